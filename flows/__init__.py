@@ -12,6 +12,7 @@ Packages, each above those that follow it where it needs them:
 - `session`: environments, operators, episodes and views of sessions with a person.
 - `review`: recorded episodes, looked at and labelled in a browser.
 - `reports`: summaries, HTML pages, plots, lineage.
+- `virtual_envs`: virtual environments of engines that cannot be installed beside Handoff.
 - `storage`: runs on S3-compatible storage, with a local working copy.
 - `runner`: stages as cached, locked processes, and their progress on a terminal.
 - `config`: YAML files, named options and overrides over the defaults of configuration classes.

@@ -125,14 +125,14 @@ def run_console_session(
                 make_operator(
                     operator,
                     engine,
-                    stage="practice",
+                    stage="console",
                     max_steps=env.max_steps,
                     still=policy == "still",
                 )
             ) as person,
         ):
             origin = session_origin(
-                env_config, engine, "practice", live=True, policy=policy, policy_digest=digest
+                env_config, engine, "console", live=True, policy=policy, policy_digest=digest
             )
             recover_interrupted(store)
             assembler = EpisodeAssembler(store, 1, origin.entries(), now=wall_clock(live=True))

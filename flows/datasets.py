@@ -79,7 +79,8 @@ def info(path: Path, form: str | None) -> Iterator[str]:
         yield f"task      {schema.task}"
         given = "resample_hz: 10" if schema.own_times else "rate_hz: 50"
         rate = (
-            f"not stated; give {given} in a file of import --map, or demos.map.{given.replace(': ', '=')} to run"
+            f"not stated; for {given.partition(': ')[2]} Hz give {given} in a file of import --map, or "
+            f"demos.map.{given.replace(': ', '=')} to run"
             if schema.rate_hz is None
             else f"{schema.rate_hz:g} Hz"
         )

@@ -25,6 +25,8 @@ class Shapes(NamedTuple):
     absolute actions."""
     sensors: Mapping[str, tuple[int, ...]]
     """Shape of one step of every camera and point cloud, by name."""
+    estimated: int = 0
+    """G, entries that the policy estimates in addition to what it observes."""
 
     @property
     def observation(self) -> int:
@@ -53,6 +55,8 @@ class PolicyCard:
     """Observation fields of one step, in the order of the observation vector."""
     sensors: dict[str, FieldSpec] = field(default_factory=dict)
     """Cameras and point clouds of one step."""
+    estimated: dict[str, FieldSpec] = field(default_factory=dict)
+    """Vectors that the policy estimates; it does not observe them."""
     action: FieldSpec
     """Shape (A entries), unit and frame of one action."""
     model: PolicyConfig
@@ -69,7 +73,8 @@ class PolicyCard:
             entries[name] = (end, end + prod(spec.shape))
             end += prod(spec.shape)
         sensors = {name: tuple(spec.shape) for name, spec in self.sensors.items()}
-        return Shapes(entries, self.action_size, self.anchor, sensors)
+        estimated = sum(prod(spec.shape) for spec in self.estimated.values())
+        return Shapes(entries, self.action_size, self.anchor, sensors, estimated)
 
     @property
     def observation_size(self) -> int:

@@ -203,6 +203,20 @@ class EncodedPolicyConfig(InstructedPolicyConfig):
     """Image encoder; one instance per camera, which share a frozen trunk."""
     point_encoder: PointEncoderConfig = field(default_factory=PointEncoderConfig)
     """Point-cloud encoder; one instance per point cloud."""
+    estimated_fields: tuple[str, ...] = ()
+    """Recorded vectors that the policy does not observe but estimates, such as positions of objects
+    that only a simulator knows. A small network is trained on them beside the actions
+    (`estimate_weight` of the stage `pretrain`), and its estimate is one of the policy's features;
+    at inference nobody needs them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        observed = sorted({*self.estimated_fields} & {*self.observation_fields})
+        if observed:
+            raise HandoffError(
+                f"policy: {observed} are observed and estimated. Take them out of observation_fields, or of "
+                "estimated_fields."
+            )
 
     @property
     def external_folders(self) -> Mapping[str, str]:

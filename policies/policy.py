@@ -24,6 +24,7 @@ from policies.networks.images.image_model import FOLDER as IMAGE_FOLDER
 from policies.networks.images.image_model import ImageModel
 from policies.normalize import MinMaxNormalizer, MomentStatistics, StandardNormalizer
 from policies.policy_config import PolicyConfig
+from policies.samplers.noise_actor import NoiseActor
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Batch(NamedTuple):
     """True for actions outside their episode, which repeat its first or last action."""
     ending_BG: Tensor | None = None
     """What `policies.imitation.end_prediction` predicts; None for nothing."""
+    estimated_BTG: Tensor | None = None
+    """Fields that the policy estimates, at the observed steps; None for none."""
     executed_BHA: Tensor | None = None
     """Chunks of which decided actions are shown; None for `chunk_BHA`."""
 
@@ -259,9 +262,33 @@ class ChunkPolicy(nn.Module, ABC):
         return {}
 
 
+class EncodedSampler(NamedTuple):
+    """A deterministic sampler on observations that are encoded once."""
+
+    features: Callable[[], Tensor]
+    """Features (B, F) of the observations, for networks that choose the initial noise."""
+    chunk: Callable[[Tensor], Tensor]
+    """Maps the initial noise (B, H, A) to the normalised chunk (B, H, A)."""
+
+
 class DenoisingPolicy(ChunkPolicy):
     """A `ChunkPolicy` that denoises a chunk along a grid of Gaussian steps, whose samples and
     log-probabilities are accessible one by one."""
+
+    noise_actor: NoiseActor | None
+    """Actor that chooses the initial noise of `sample` (DSRL), assigned by the family; None starts
+    from the given noise. The steps of `chain_grid` start from a noise of the caller in any case."""
+
+    @abstractmethod
+    def encoded_sampler(self, obs: ObservationTensors) -> EncodedSampler:
+        """The family's sampler on these observations, without the noise actor."""
+
+    def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
+        """Normalised observation to normalised chunk (B, H, A)."""
+        sampler = self.encoded_sampler(obs)
+        if self.noise_actor is not None:
+            noise_BHA = self.noise_actor(sampler.features(), noise_BHA)
+        return sampler.chunk(noise_BHA)
 
     @abstractmethod
     def velocity(self, obs: ObservationTensors) -> Denoise:
@@ -284,6 +311,23 @@ class DenoisingPolicy(ChunkPolicy):
     def clip_chunk(self, chunk_BHA: Tensor) -> Tensor:
         """Clips the end of a chain to the bounds of the family's own sampler."""
         return chunk_BHA
+
+
+def refuse_noise_actor(policy: ChunkPolicy, about: str) -> None:
+    """Checks that a policy whose weights or velocities are used chooses no initial noise.
+
+    Args:
+        policy: any policy.
+        about: beginning of the message, such as `finetune: the policy`.
+
+    Raises:
+        HandoffError: the policy has a noise actor.
+    """
+    if isinstance(policy, DenoisingPolicy) and policy.noise_actor is not None:
+        raise HandoffError(
+            f"{about} was fine-tuned by 'dsrl': an actor chooses the initial noise of its sampler, which only "
+            "evaluation, the distillation 'one_step' and export keep. Use the policy before that fine-tuning."
+        )
 
 
 @contextmanager

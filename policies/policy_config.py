@@ -22,6 +22,7 @@ from policies.chunk_policy_config import (
 from policies.networks.config import (
     MlpConfig,
     NetworkConfig,
+    NoiseActorConfig,
     PictureFeaturesConfig,
     PointEncoderConfig,
     TrunkConfig,
@@ -76,6 +77,9 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     step_conditioned: bool = False
     """Whether the network of a `flow` is also conditioned on the length of the sampler's step; set
     by the distillation `shortcut`, which learns it."""
+    noise_actor: NoiseActorConfig | None = None
+    """Actor that chooses the initial noise of the sampler; set by the fine-tuning method `dsrl`,
+    which learns it. None starts from standard normal noise."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,23 +122,25 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     @property
     def one_step_methods(self) -> tuple[str, ...]:
         """See `ChunkPolicyConfig.one_step_methods`; `shortcut` requires the straight path of a
-        flow, and takes no decided actions."""
+        flow, and takes no decided actions or noise actor."""
         if self.step_conditioned:
             return ()
-        if self.prefix:
+        if self.prefix or self.noise_actor is not None:
             return ("one_step",)
         return ("one_step", "shortcut") if self.objective == "flow" else ("one_step",)
 
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
-        """See `ChunkPolicyConfig.finetuning_methods`; all of them require a velocity that is
-        trained at every time, none keeps decided actions, and only DPPO observes the
-        instruction."""
-        if self.step_conditioned or self.prefix:
+        """See `ChunkPolicyConfig.finetuning_methods`; all of them but DSRL require a velocity that
+        is trained at every time, none keeps decided actions or an earlier noise actor, and only
+        DPPO and DSRL observe the instruction."""
+        if self.prefix or self.noise_actor is not None:
             return ()
+        if self.step_conditioned:
+            return ("dsrl",)
         if self.language is not None:
-            return ("dppo",)
-        return ("dppo", "best_of_n", "expo", "q_chunking", "rl100")
+            return ("dppo", "dsrl")
+        return ("dppo", "best_of_n", "expo", "q_chunking", "rl100", "dsrl")
 
 
 @config
@@ -297,6 +303,9 @@ class VlaConfig(VisionLanguagePolicyConfig):
     computes as SmolVLA's or pi0's code, and the sizes above must be those of the checkpoint;
     `backbone.folder` gives only the configuration and the tokenizer of the backbone. Nothing is
     downloaded from a hub."""
+    noise_actor: NoiseActorConfig | None = None
+    """Actor that chooses the initial noise of the sampler; set by the fine-tuning method `dsrl`,
+    which learns it. None starts from standard normal noise."""
 
     @property
     def external_folders(self) -> Mapping[str, str]:
@@ -307,8 +316,10 @@ class VlaConfig(VisionLanguagePolicyConfig):
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
         """See `ChunkPolicyConfig.finetuning_methods`; the padded entries of a checkpoint are part
-        of its sampler's state, and the methods know the robot's entries only."""
-        return super().finetuning_methods if self.checkpoint is None else ()
+        of its sampler's state, and methods other than DSRL know the robot's entries only."""
+        if self.noise_actor is not None:
+            return ()
+        return (*super().finetuning_methods, "dsrl") if self.checkpoint is None else ("dsrl",)
 
     @property
     def sampler(self) -> str:

@@ -74,8 +74,8 @@ class LearnerStream(IntEnum):
 
 
 class ChunkSelectionStream(IntEnum):
-    """Third entry of the seed sequence of fine-tuning by best-of-N, EXPO and Q-chunking, after its
-    seed and the number of completed rollouts."""
+    """Third entry of the seed sequence of fine-tuning by best-of-N, EXPO, Q-chunking and DSRL,
+    after its seed and the number of completed rollouts."""
 
     ROLLOUT = 0
     """The noise of the chunks that are executed in the environments."""

@@ -5,10 +5,10 @@ No vendor library is imported here. J is the number of the arm's joints.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -56,6 +56,15 @@ class PoseTarget(NamedTuple):
     """(6,) linear acceleration [m/s^2] and angular acceleration [rad/s^2]."""
 
 
+class JointPositionTarget(NamedTuple):
+    """Target of the joint impedance law."""
+
+    q: np.ndarray
+    """(J,) joint positions [rad]."""
+    dq: np.ndarray
+    """(J,) joint velocities [rad/s]."""
+
+
 class TorqueResponse(NamedTuple):
     """Joint torques of the impedance law, as a linear function of its reference, which moves along
     D coordinates of a task, and of the joints' own motion.
@@ -92,12 +101,13 @@ class Arm(Protocol):
         """
         ...
 
-    def torque_response(self, q: np.ndarray, axes: np.ndarray) -> TorqueResponse:
+    def torque_response(self, q: np.ndarray, axes: np.ndarray, along: np.ndarray) -> TorqueResponse:
         """The impedance law's answer to a reference.
 
         Args:
             q: (J,) joint positions [rad].
             axes: (6, D) twists in the base frame of unit velocities along the coordinates.
+            along: (J, D) joint velocities [rad/s] of the same.
         """
         ...
 
@@ -105,8 +115,12 @@ class Arm(Protocol):
         """Takes control and holds the present pose."""
         ...
 
-    def set_target(self, target: PoseTarget) -> None:
-        """Replaces the target of the impedance law, from the next control cycle on."""
+    def set_target(self, target: PoseTarget | JointPositionTarget) -> None:
+        """Replaces the target of the impedance law, from the next control cycle on.
+
+        Raises:
+            SafetyError: the law does not follow such a target, or it is not finite.
+        """
         ...
 
     def stop(self) -> None:
@@ -114,8 +128,42 @@ class Arm(Protocol):
         ...
 
 
+class Stops(Protocol):
+    """What can be brought to rest."""
+
+    def stop(self) -> None:
+        """Comes to rest; has no effect at rest."""
+        ...
+
+
+class YieldingArm(Arm, Protocol):
+    """An arm whose joint torques can be commanded, so that it can yield to a hand."""
+
+    @property
+    def flange_T_ee(self) -> np.ndarray:
+        """(4, 4) end effector in the flange frame [m]."""
+        ...
+
+    def start_limp(self, damping: Sequence[float]) -> None:
+        """Takes control without stiffness: the arm carries its own weight and yields to every other
+        force; `stop` ends it.
+
+        Args:
+            damping: (J,) damping of the joints [Nms/rad].
+        """
+        ...
+
+
+def note_failed_stop(error: BaseException | None, second: Exception) -> None:
+    """Notes the error of a stop on the one that made it necessary, which is the cause and must not
+    be hidden; without one it is raised."""
+    if error is None:
+        raise second
+    error.add_note(f"Stopping the arm failed: {error_text(second)}")
+
+
 @contextmanager
-def stopping(arm: Arm) -> Iterator[None]:
+def stopping(arm: Stops) -> Iterator[None]:
     """Brings the arm to rest when the context ends, normally or by an exception.
 
     The exception propagates; if stopping the arm fails as well, that is noted on it. A signal, such
@@ -131,7 +179,7 @@ def stopping(arm: Arm) -> Iterator[None]:
             second.add_note(error_text(error))
             raise
         except Exception as second:  # noqa: BLE001  the first error is the cause
-            error.add_note(f"Stopping the arm failed: {error_text(second)}")
+            note_failed_stop(error, second)
         raise
     with delayed_signals():
         arm.stop()
@@ -162,3 +210,7 @@ class ArmFaultError(SafetyError):
         self.time = time
         self.causes = causes
         """The flags, or what stopped a robot without one, as a phrase."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """See `object.__reduce__`: an exception is made anew from its message otherwise."""
+        return type(self), (self.errors, self.mode, self.time), self.__dict__

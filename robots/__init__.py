@@ -20,6 +20,7 @@ simulator.
 - `control`: action spaces, impedance and gripper commands.
 - `episodes`: the episode store, and the formats of demonstrations.
 - `language`: instructions as arrays and as tokens.
+- `specifications`: requirements in signal temporal logic, and by how much episodes meet them.
 - `signing`: signed folders, keys, and whom a user trusts.
 - `storage`: files that survive a crash.
 - `wire`: messages between processes and machines.

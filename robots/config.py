@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -19,14 +20,19 @@ from typing import (
     get_type_hints,
 )
 
-from pydantic import Field
-
 from robots.errors import HandoffError, suggest
 from robots.outside import FAMILIES, find_outside, outside_target
 
 if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler, TypeAdapter
+    from pydantic import Field, GetCoreSchemaHandler, TypeAdapter
     from pydantic_core import CoreSchema
+else:
+    try:
+        from pydantic import Field
+    except ModuleNotFoundError:
+        # The other side of an environment server (`sim.servers`) has NumPy and msgpack only: its
+        # options come from a process that has validated them.
+        Field = dict
 
 T = TypeVar("T")
 LARGEST = 10**12
@@ -218,6 +224,31 @@ def validate(cls: type[T], values: Mapping[str, Any], path: str = "") -> T:
     except ValidationError as error:
         problems = [_explain(cls, path, item) for item in error.errors()]
         raise HandoffError("configuration: " + "; ".join(problems)) from None
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file.
+
+    Raises:
+        HandoffError: the file cannot be read, or is not YAML.
+    """
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise HandoffError(f"{path}: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise HandoffError(f"{path}: not YAML ({yaml_problem(error)}).") from None
+
+
+def yaml_problem(error: Exception) -> str:
+    """Says on one line what is wrong with YAML that cannot be read, and where."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None)
+    if mark is None or not problem:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}, column {mark.column + 1}: {' '.join(problem.split())}"
 
 
 def to_plain(value: Any) -> dict[str, Any]:

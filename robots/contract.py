@@ -10,7 +10,7 @@ from math import prod
 from typing import Literal
 
 from robots.config import Count, Hertz, NonNegative, Whole, config, to_plain, validate
-from robots.control.actions import AgentDynamics, CartesianDelta
+from robots.control.actions import AgentDynamics, StepSpace
 from robots.control.impedance import ImpedanceGains
 from robots.control.training_range import DataRange, InputRange
 from robots.errors import HandoffError
@@ -99,10 +99,16 @@ INTERFACES = {
         "beyond the axes is the gripper: -1 closed, 1 open"
     ),
     "joint_delta": (
-        "entries in [-1, 1] move the joints' target positions; an impedance law with the joint gains of `impedance` "
-        "follows them"
+        "entries in [-1, 1] move the joints' target positions, times steps.step, at most steps.leash away from the "
+        "measured ones and steps.margin within the joint limits; an impedance law with the joint gains of "
+        "`impedance`, at 1 kHz on an FR3, follows them; an entry beyond the joints is the gripper: -1 closed, 1 open"
     ),
-    "joint_target": "target joint positions [rad]",
+    "joint_target": (
+        "target joint positions [rad], which the target in force approaches at steps.speed of the joints' velocity "
+        "limits, at most steps.leash away from the measured ones and steps.margin within the joint limits; an "
+        "impedance law with the joint gains of `impedance`, at 1 kHz on an FR3, follows it; an entry beyond the joints "
+        "is the gripper: -1 closed, 1 open"
+    ),
     "as_recorded": (
         "as the demonstrations define it, in the units and the order of the names of `action`; no controller of "
         "Handoff runs it"
@@ -154,8 +160,9 @@ class Contract:
     precision: Precision = "float32"
     """Number type inside the graph; inputs and outputs are float32 in any case. `int8` has integer
     weights in its matrix products, and rounds what they are multiplied with to 8 bits."""
-    steps: CartesianDelta | None = None
-    """Step sizes and workspace of the interface `cartesian_delta`; None for other interfaces."""
+    steps: StepSpace | None = None
+    """Step sizes and limits of the interfaces `cartesian_delta`, `joint_delta` and `joint_target`;
+    None for other interfaces."""
     dynamics: AgentDynamics | None = None
     """Dynamics of the point that the interface `pd_target` moves; None for other interfaces."""
     impedance: ImpedanceGains | None = None

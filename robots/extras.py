@@ -18,6 +18,13 @@ FIRST_PARTY = ("flows", "policies", "real", "robots", "sim", "configs", "tests")
 """Top-level packages of Handoff."""
 
 
+def pip_install(extra: str) -> str:
+    """The pip command that installs an extra, with the versions that Handoff is tested with; an
+    empty string stands for the mandatory packages."""
+    requirement = f".[{extra}]" if extra else "."
+    return f"pip install -c constraints.txt -e '{requirement}'"
+
+
 def install_hint(module: str) -> str | None:
     """The message with the pip command that installs `module`; None for a module of Handoff.
 
@@ -30,8 +37,7 @@ def install_hint(module: str) -> str | None:
     extra = _smallest_extra(DISTRIBUTIONS.get(name, name))
     if extra is None:
         return f"{name} is not installed, and Handoff does not depend on it."
-    requirement = f".[{extra}]" if extra else "."
-    return f"{name} is not installed. Install it in the checkout: pip install -c constraints.txt -e '{requirement}'."
+    return f"{name} is not installed. Install it in the checkout: {pip_install(extra)}."
 
 
 def _smallest_extra(distribution: str) -> str | None:

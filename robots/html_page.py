@@ -13,7 +13,7 @@ STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e7e9ec; --soft: #99a1aa; --line: #33383e; --paper: #15171a;
         --card: #1d2024; --accent: #6cb4ee; } }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
-       max-width: 1080px; padding: 2.5rem 1.5rem 5rem; }
+       max-width: 1080px; padding: 2.5rem 1.5rem 5rem; overflow-wrap: break-word; }
 h1 { font-size: 1.9rem; margin: 0 0 .2rem; } h2 { font-size: 1.25rem; margin: 2.6rem 0 .6rem; }
 p.soft, td.soft, figcaption { color: var(--soft); }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); gap: .8rem; margin: 1.6rem 0; }
@@ -37,28 +37,40 @@ nav ol { columns: 3 12rem; padding-left: 1.4rem; } a { color: var(--accent); }
                body { max-width: none; padding: 0; font-size: 10.5pt; } nav { display: none; }
                h2 { break-after: avoid; } figure, tr, .tile, .banner { break-inside: avoid; }
                .scroll { overflow: visible; } table { font-size: 8.5pt; } .short { min-width: 0; }
-               th, td { padding-right: .35rem; overflow-wrap: anywhere; }
-               pre { white-space: pre-wrap; } }
-code { font-size: .88em; } details { margin: .6rem 0; } pre { overflow-x: auto; background: var(--card); padding: 1rem;
-       border-radius: .5rem; font-size: .82rem; }
+               th, td { padding-right: .35rem; overflow-wrap: anywhere; } }
+code { font-size: .88em; } details { margin: .6rem 0; } pre { background: var(--card); padding: 1rem;
+       border-radius: .5rem; font-size: .82rem; white-space: pre-wrap; overflow-wrap: anywhere; }
+:focus-visible { outline: 3px solid var(--accent); outline-offset: 2px; }
 """
 
 
+FOOT = "</main></html>"
+"""The HTML after a page's content."""
+
+
 def head(title: str) -> str:
-    """The HTML before the page's content."""
+    """The HTML before a page's content, which `FOOT` ends."""
     return (
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{html.escape(title)}</title>"
         f"<meta name='viewport' content='width=device-width, initial-scale=1'><style>{STYLE}</style>"
+        "<main>"
     )
 
 
 def table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """An HTML table of plain text."""
-    lines = ["<tr>" + "".join(f"<th>{html.escape(heading)}" for heading in headings) + "</tr>"]
+    """An HTML table of plain text; a column without a heading has none for screen readers."""
+    cells = (f"<th>{html.escape(heading)}" if heading else "<td>" for heading in headings)
+    lines = [f"<tr>{''.join(cells)}</tr>"]
     lines += [
         "<tr>" + "".join(f"<td>{html.escape(cell)}" for cell in row) + "</tr>" for row in rows
     ]
-    return f"<div class='scroll'><table>{''.join(lines)}</table></div>"
+    return scrolled("".join(lines))
+
+
+def scrolled(rows: str) -> str:
+    """An HTML table that is scrolled where the page is narrower, also without a mouse; `rows` are
+    HTML."""
+    return f"<div class='scroll' tabindex='0'><table>{rows}</table></div>"
 
 
 def tiles(entries: Sequence[tuple[str, str]]) -> str:

@@ -251,8 +251,18 @@ class Label(IntEnum):
     """Drop the episode, and continue with the next initial state."""
 
 
+class ResetMotion(IntEnum):
+    """A motion of the arm between two episodes, for as long as a person asks for it."""
+
+    NONE = 0
+    HOME = 1
+    """The session drives the arm to its start."""
+    LIMP = 2
+    """The arm yields to the hand that guides it."""
+
+
 class Requests(NamedTuple):
-    """A person's requests to a session, apart from motions of the arm."""
+    """A person's requests to a session, apart from motions of the arm during an episode."""
 
     label: Label = Label.NONE
     """Label given since the last call; the newest if there were several."""
@@ -265,6 +275,9 @@ class Requests(NamedTuple):
     report it between steps."""
     labelled_by: str = ""
     """Name of the person who gave the label; empty if it is not known."""
+    reset_motion: ResetMotion = ResetMotion.NONE
+    """Motion of the arm between two episodes that the person asks for; `paused` is set with it, so
+    that nothing else moves the arm."""
 
 
 class Operator(Protocol):

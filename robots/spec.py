@@ -42,6 +42,22 @@ stores."""
 
 
 @config
+class Relation:
+    """What a field, or a part of it, is computed from where its quantities are measured."""
+
+    kind: Literal["offset", "quarter_turns"]
+    """`offset`: the difference of two positions (3) [m]. `quarter_turns`: cosine and sine of four
+    times a box's yaw relative to the gripper's, equal for all its sides."""
+    origin: str
+    """Field with the position, or the pose, from which it is measured, base frame."""
+    target: str
+    """Field with the other position [m], base frame, or with the box's quaternion."""
+    fixture: str = ""
+    """Field with x, y [m] and yaw [rad] of the frame in whose axes an offset is stated; empty for
+    those of the base."""
+
+
+@config
 class FieldSpec:
     """One named array, per step (no batch or time dimension)."""
 
@@ -57,8 +73,8 @@ class FieldSpec:
     """One phrase: the meaning of the field, and the order of its entries."""
     names: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
     """Names of the entries along each axis, such as x, y; empty if they are not named. Specs
-    that differ only in `about`, `names`, `points`, `interface` or `role` are equal, because these
-    only describe the array, and older stores have less of them."""
+    that differ only in `about`, `names`, `points`, `interface`, `role` or `relations` are
+    equal, because these only describe the array, and older stores have less of them."""
     points: tuple[tuple[Finite, ...], ...] = field(default=(), compare=False)
     """(N, D) positions of the field's N points in the frame of the body to which they are fixed
     [unit of the field]; empty for fields of other kinds."""
@@ -67,6 +83,9 @@ class FieldSpec:
     and for actions whose meaning is not known."""
     role: Role = field(default="", compare=False)
     """Part that the field plays in an episode."""
+    relations: tuple[Relation, ...] = field(default=(), compare=False)
+    """What the field is computed from, part after part along its only axis; empty for fields that
+    are measured, or that do not state it."""
 
 
 def describe(spec: FieldSpec) -> str:

@@ -8,6 +8,7 @@
 - `phrasings`: the same instructions in other words.
 - `ignore_success`: episodes that continue after success.
 - `engines`: MuJoCo, mujoco-warp, ManiSkill, Isaac Lab, Gymnasium.
+- `isaac`: the tasks in Isaac Lab.
 - `device`: environments that stay on a device.
 - `scene`: scenes, cameras, randomisation.
 - `tasks`: the tasks on the arm.
@@ -17,4 +18,5 @@
 - `rendering`: images and videos.
 - `twin`: a simulated robot behind the robot's own network protocol.
 - `processes`: environments in separate processes.
+- `servers`: engines in other virtual environments and on other machines.
 """

@@ -31,3 +31,5 @@ class EpisodeStream(IntEnum):
     APPEARANCE = 7
     """Displacement of cameras, distractors, and the visual quantities of an appearance, each with a
     third entry of its own."""
+    DYNAMICS = 8
+    """Place of every uncertain value of the arm's dynamics between its bounds."""

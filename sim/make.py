@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from collections.abc import Mapping
+from dataclasses import field, fields, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from robots import outside
-from robots.config import Count, Hertz, config
+from robots.config import Count, Hertz, config, to_plain, validate
 from robots.control.actions import ActionSpace
 from robots.errors import HandoffError, suggest
 from robots.franka import RobotName, find_robot
@@ -21,6 +22,7 @@ from sim.engines.maniskill_task import ManiSkillConfig
 from sim.scene.appearance import Appearance
 from sim.scene.cameras import CamerasConfig
 from sim.scene.dynamics import ArmDynamics
+from sim.servers.config import ServerConfig
 from sim.tasks.task import Task, at_rate, with_instruction, with_phrasing
 from sim.vec_env import EngineVecEnv, VecEnvConfig
 
@@ -56,8 +58,12 @@ ARM_OPTIONS = {
     "dynamics",
 }
 """Options that the engines of the arm's tasks read."""
+MANISKILL_ARM_OPTIONS = {"robot", "actions", "rate_hz"}
+"""Options that ManiSkill's environments with the interface of a task read."""
+EPISODE_OPTIONS = {"engine", "task", "workers", "on_end", "max_steps"}
+"""Options that apply to every engine."""
 
-EngineName = Literal["mujoco", "warp", "maniskill", "isaaclab", "gym"]
+EngineName = Literal["mujoco", "warp", "maniskill", "isaaclab", "gym", "server"]
 
 
 @config
@@ -67,15 +73,16 @@ class EnvConfig:
     engine: EngineName = "mujoco"
     """Simulation engine."""
     task: str = "reach"
-    """Name in `TASKS`, or the dotted path of a task of one's own, for mujoco and warp; otherwise an
-    environment's id in the engine's own registry."""
+    """Name in `TASKS`, or the dotted path of a task of one's own, for mujoco, warp and maniskill
+    with `arm`; otherwise an environment's id in the engine's own registry."""
     robot: RobotName = "fr3"
-    """The arm that does the task (mujoco, warp)."""
+    """The arm that does the task (mujoco, warp, maniskill with `arm`, Handoff's tasks in Isaac
+    Lab)."""
     actions: ActionSpace | None = None
-    """Action space (mujoco, warp); None takes the task's own."""
+    """Action space (mujoco, warp, maniskill with `arm`); None takes the task's own."""
     rate_hz: Hertz | None = None
-    """Control periods per second (mujoco, warp; see `sim.tasks.task.at_rate`); None takes the
-    task's own."""
+    """Control periods per second (mujoco, warp, maniskill with `arm`; see
+    `sim.tasks.task.at_rate`); None takes the task's own."""
     reward: Literal["dense", "sparse"] = "dense"
     """Reward of a step: the task's dense terms, or 1 on success."""
     randomized: bool = False
@@ -98,7 +105,7 @@ class EnvConfig:
     """Device of the physics (warp)."""
     resident: bool = False
     """Whether observations, actions and rewards stay on the environments' device, for fine-tuning
-    (warp, maniskill; see `sim.device.arm`)."""
+    and PPO from scratch (warp, maniskill; see `sim.device.arm`)."""
     threads: Count = 1
     """Physics threads of one process (mujoco)."""
     contact_threshold: Annotated[float, Field(ge=0.0)] | None = None
@@ -110,8 +117,11 @@ class EnvConfig:
     """Options of ManiSkill; read only by the engine maniskill."""
     isaaclab: IsaacLabConfig = field(default_factory=IsaacLabConfig)
     """Options of Isaac Lab; read only by the engine isaaclab."""
+    server: ServerConfig = field(default_factory=ServerConfig)
+    """Other virtual environment or machine, and the engine there; read only by the engine
+    server."""
     workers: Count = 1
-    """Processes that share the environments; 1 uses the calling process."""
+    """Processes that share the environments; 1 uses the calling process, or one server."""
     on_end: Literal["reset", "freeze"] = "reset"
     """Behaviour of an environment whose episode has ended: reset at once, or stay frozen until it
     is reset."""
@@ -222,16 +232,43 @@ def make_vec_env(config: EnvConfig, num_envs: int) -> VecEnv:
     _refuse_ignored(config)
     if config.resident:
         raise HandoffError(
-            "environments: resident: true is for fine-tuning only; evaluation and demonstrations exchange arrays "
-            "with the host."
+            "environments: resident: true is for fine-tuning and PPO from scratch only; evaluation and demonstrations "
+            "exchange arrays with the host. Set resident: false."
         )
     if config.workers < 1:
         raise HandoffError(f"environments: workers is {config.workers}, expected at least 1.")
-    if config.workers > 1:
+    # Servers are processes themselves.
+    if config.workers > 1 and config.engine != "server":
         from sim.processes.vec_env import worker_vec_env
 
         return worker_vec_env(partial(_make_here, config), num_envs, config.workers)
     return _make_here(config, num_envs)
+
+
+def make_from_plain(options: Mapping[str, Any], num_envs: int) -> VecEnv:
+    """Makes N environments from the plain form of an `EnvConfig`; see `make_vec_env`."""
+    return make_vec_env(validate(EnvConfig, options, "environments"), num_envs)
+
+
+def _make_server(config: EnvConfig, num_envs: int) -> VecEnv:
+    from sim.servers.engines import ARM, LIGHT
+    from sim.servers.vec_env import make_server_env
+
+    engine = config.server.engine
+    options: Mapping[str, Any] = config.server.options
+    if config.maniskill.arm is not None:
+        raise HandoffError(
+            "environments: maniskill.arm needs Handoff's own environment, not a server. Set engine to maniskill."
+        )
+    if engine in ARM:
+        there = {**to_plain(config), "engine": engine, "workers": 1}
+        options = {name: value for name, value in there.items() if name != "server"}
+    elif engine in LIGHT:
+        options = to_plain(getattr(config, engine))
+        if engine == "isaaclab":
+            options = {**options, "robot": config.robot}
+    episodes = VecEnvConfig(on_end=config.on_end, max_steps=config.max_steps)
+    return make_server_env(config.server, config.task, episodes, options, num_envs, config.workers)
 
 
 def make_device_env(config: EnvConfig, num_envs: int) -> DeviceArmEnv | DeviceManiSkillEnv:
@@ -270,41 +307,34 @@ def make_device_env(config: EnvConfig, num_envs: int) -> DeviceArmEnv | DeviceMa
 def _refuse_ignored(config: EnvConfig) -> None:
     """Refuses settings that the engine would ignore: users would assume that they have an
     effect."""
-    match config.engine:
+    served = config.engine == "server"
+    engine = config.server.engine if served else config.engine
+    match engine:
         case "mujoco":
             read = ARM_OPTIONS | {"appearance", "cameras", "threads", "contact_threshold"}
         case "warp":
             # `cameras` is accepted here because `_make_here` refuses it with a clearer message.
             read = ARM_OPTIONS | {"cameras", "device", "resident"}
+        case "maniskill" if config.maniskill.arm is not None:
+            read = {"maniskill", *MANISKILL_ARM_OPTIONS}
         case "maniskill":
             read = {"maniskill", "resident"}
+        case "isaaclab":
+            read = {"isaaclab", "robot"}
         case _:
-            read = {config.engine}
+            read = {engine}
+    if served:
+        read = read - {"resident"} | {"server"}
     default = EnvConfig()
-    shared = (
-        "robot",
-        "actions",
-        "rate_hz",
-        "reward",
-        "randomized",
-        "appearance",
-        "instruction",
-        "phrasing",
-        "dynamics",
-        "cameras",
-        "device",
-        "resident",
-        "threads",
-        "contact_threshold",
-    )
     ignored = [
-        name
-        for name in (*shared, "gym", "maniskill", "isaaclab")
-        if name not in read and getattr(config, name) != getattr(default, name)
+        each.name
+        for each in fields(EnvConfig)
+        if each.name not in read | EPISODE_OPTIONS
+        and getattr(config, each.name) != getattr(default, each.name)
     ]
     if ignored:
         raise HandoffError(
-            f"environments: the engine {config.engine} ignores {ignored}, it reads {sorted(read)}. "
+            f"environments: the engine {engine} ignores {ignored}, it reads {sorted(read)}. "
             "Is the setting meant for another engine?"
         )
 
@@ -354,9 +384,17 @@ def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
                 episodes,
             )
         case "gym":
-            from sim.engines.gym import GymEngine
+            from sim.engines.gym import GymEngine, RenderedVecEnv
 
-            return EngineVecEnv(GymEngine(config.task, num_envs, config.gym), episodes)
+            engine = GymEngine(config.task, num_envs, config.gym)
+            drawn = config.gym.options.get("render_mode") == "rgb_array"
+            return RenderedVecEnv(engine, episodes) if drawn else EngineVecEnv(engine, episodes)
+        case "maniskill" if config.maniskill.arm is not None:
+            from sim.engines.maniskill_arm import ManiSkillArmEngine
+
+            task = _configured_task(config)
+            arm = ManiSkillArmEngine(task, num_envs, config.maniskill, config.actions)
+            return EngineVecEnv(arm, episodes)
         case "maniskill":
             from sim.engines.maniskill import ManiSkillEngine
 
@@ -364,4 +402,7 @@ def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
         case "isaaclab":
             from sim.engines.isaac_lab import IsaacLabEngine
 
-            return EngineVecEnv(IsaacLabEngine(config.task, num_envs, config.isaaclab), episodes)
+            isaac = IsaacLabEngine(config.task, num_envs, config.isaaclab, config.robot)
+            return EngineVecEnv(isaac, episodes)
+        case "server":
+            return _make_server(config, num_envs)

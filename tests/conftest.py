@@ -21,7 +21,16 @@ from typing import Literal
 import pytest
 
 Need = Literal[
-    "maniskill", "warp", "opengl", "opencv", "chromium", "index", "openlineage", "postgresql"
+    "maniskill",
+    "warp",
+    "opengl",
+    "opencv",
+    "chromium",
+    "axe",
+    "index",
+    "openlineage",
+    "postgresql",
+    "second machine",
 ]
 """Requirements of tests beyond the packages of a laptop install: `@pytest.mark.needs("opengl")`."""
 REQUIRED = bool(os.environ.get("HANDOFF_REQUIRE_ENGINES"))
@@ -76,6 +85,9 @@ def lacking(need: Need) -> str | None:
             return "no OpenGL without a screen: apt install libegl1 libgl1-mesa-dri"
         case "opencv":
             return _lacking_opencv()
+        case "axe":
+            installed = find_spec("axe_playwright_python") is not None
+            return None if installed else "no axe-core: pip install -e '.[dev]'"
         case "chromium":
             return None if chromium() else "no Chromium: apt install chromium"
         case "index":
@@ -84,6 +96,10 @@ def lacking(need: Need) -> str | None:
             from tests.flows.postgresql import programs
 
             return None if programs() else "no server of PostgreSQL: apt install postgresql"
+        case "second machine":
+            from tests.second_machine import lacking_programs
+
+            return lacking_programs()
         case "openlineage":
             installed = find_spec("openlineage") is not None
             return None if installed else "no client of OpenLineage: pip install -e '.[dev]'"
@@ -136,6 +152,11 @@ def _lacking_index() -> str | None:
 
 
 def _could_be_installed(need: Need) -> bool:
+    if need == "second machine":
+        # Network namespaces take root's rights, and containers often have none of them.
+        from tests.second_machine import missing_programs
+
+        return os.geteuid() == 0 and missing_programs() != []
     linux = (sys.platform, platform.machine()) == ("linux", "x86_64")
     return need != "maniskill" or (linux and sys.version_info < (3, 13))
 

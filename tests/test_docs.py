@@ -70,12 +70,11 @@ def check_command(words: list[str]) -> None:
 
             read_protocol(values["protocol"])
         case "console":
-            from robots.control.actions import CartesianDelta
+            from real.teleop.takeover import check_actions
             from sim.make import find_task
 
-            task = values.get("task", "pick_cube")
-            if not isinstance(find_task(task).actions, CartesianDelta):
-                raise HandoffError(f"console: the actions of {task} are no steps of a pose.")
+            task = find_task(values.get("task", "pick_cube"))
+            check_actions(task.actions.spec(task.robot), "console")
 
 
 @every_page
@@ -97,7 +96,7 @@ def test_every_handoff_command_is_understood(page: Path) -> None:
         "explain runs/demo --verfy",
         "hil reach --operator nobody",
         "evaluate push_tt --policy expert --out runs/x",
-        "console push_t",
+        "console push_tt",
     ],
 )
 def test_a_command_that_does_not_exist_is_noticed(line: str) -> None:
@@ -232,8 +231,8 @@ BASE: dict[str, Any] = {
 
 
 def check_yaml(text: str) -> None:
-    """Builds a recipe, validates a protocol, faults or a fence, or builds a part of a recipe in
-    place of the demo's.
+    """Builds a recipe, validates a protocol, faults, a fence or deviations, or builds a part of a
+    recipe in place of the demo's.
 
     Raises:
         HandoffError: a key or a value that is not accepted.
@@ -245,9 +244,11 @@ def check_yaml(text: str) -> None:
     from flows.recipes.graph import stages
     from flows.recipes.recipe import KEYS, read_recipe
     from flows.session.twin_faults import Faults
+    from flows.virtual_envs.recipe import VenvRecipe
     from real.motion.fence import FenceConfig
     from robots.config import validate
     from sim.evaluation.protocol import Protocol
+    from sim.scene.deviations import Deviations
 
     values = yaml.safe_load(text)
     if isinstance(values, list):
@@ -255,6 +256,12 @@ def check_yaml(text: str) -> None:
         return
     if {"planes", "boxes"} & set(values):
         validate(FenceConfig, values, "fence")
+        return
+    if "install" in values:
+        validate(VenvRecipe, values, "virtual environment")
+        return
+    if set(values) <= {"arm", "objects"}:
+        validate(Deviations, values, "deviations")
         return
     if "engine" in values:
         validate(Protocol, values, "protocol")

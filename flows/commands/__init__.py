@@ -15,5 +15,6 @@
 - `evaluation`: `evaluate`, `compare`, `gate`, `serve`, `rollouts`, `tune`.
 - `sessions`: `record`, `hil`, `console`, `approve`, `deploy`, `clear-fault`.
 - `releasing`: `keys`, `sign`, `verify`.
-- `machine`: `doctor`, `camera board`, `camera calibrate`.
+- `machine`: `doctor`, `camera board`, `camera calibrate`, `envs create`, `envs list`,
+  `envs check`, `envs listen`.
 """

@@ -39,6 +39,7 @@ UNREAD = 128 + signal.SIGPIPE
 """Exit code of output that nobody reads."""
 ABOUT_GROUPS = {
     "camera": "Calibrate cameras by views of a printed board.",
+    "envs": "Make virtual environments of engines that cannot be installed beside Handoff.",
     "episodes": "Look at data sets of any format, review, examine, import, edit and export them.",
     "keys": "Make, trust, revoke and list the keys that sign releases.",
     "new": "Write a commented recipe, task or stage that runs as it is.",
@@ -166,7 +167,15 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "camera calibrate": machine.camera_calibrate,
         "tune": evaluation.tune,
     },
-    "This machine": {"doctor": machine.doctor, "completion": completion},
+    "This machine": {
+        "doctor": machine.doctor,
+        "envs create": machine.envs_create,
+        "envs list": machine.envs_list,
+        "envs check": machine.envs_check,
+        "envs usd": machine.envs_usd,
+        "envs listen": machine.envs_listen,
+        "completion": completion,
+    },
 }
 """Functions of the commands, by heading and name."""
 

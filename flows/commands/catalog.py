@@ -80,6 +80,16 @@ def option_rows_of(stage: str) -> Rows:
     yield from found
 
 
+def known_option_rows(stage: str) -> Rows:
+    """Yields the options of a kind of stage by their paths, as `handoff list stages` takes them;
+    nothing where there is no such kind."""
+    try:
+        rows = {f"{stage}.{bare(path)}": about for path, *_, about in option_rows_of(stage)}
+    except HandoffError:
+        return
+    yield from rows.items()
+
+
 def bare(option: str) -> str:
     """Returns the path of an option without the kinds of the classes around it."""
     return re.sub(r" \(kind: \w+\)", "", option)
@@ -121,6 +131,15 @@ def protocol_rows() -> Rows:
 
     for name in available("protocol"):
         yield name, first_comment(CONFIGS / "protocol" / f"{name}.yaml")
+
+
+def venv_rows() -> Rows:
+    """Yields the virtual environments that can be made with the first sentence of their
+    comments."""
+    from flows.config.files import CONFIGS, available
+
+    for name in available("envs"):
+        yield name, first_comment(CONFIGS / "envs" / f"{name}.yaml")
 
 
 def format_rows() -> Rows:

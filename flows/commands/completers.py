@@ -1,5 +1,5 @@
-"""Completes words at the Tab key: recipes, protocols, tasks, runs, artifacts, stages, and their
-options.
+"""Completes words at the Tab key: recipes, protocols, tasks, policies, runs, artifacts, stages, and
+the options of stages and sessions.
 
 A recipe that cannot be read completes nothing; running the command says what is wrong with it.
 """
@@ -7,7 +7,8 @@ A recipe that cannot be read completes nothing; running the command says what is
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,14 @@ from cyclopts.completion import CompletionContext
 
 from flows.commands.catalog import (
     Rows,
+    known_option_rows,
     protocol_rows,
     recipe_rows,
+    robot_rows,
     session_rows,
     stage_rows,
     task_rows,
+    venv_rows,
 )
 from flows.config.files import first_comment
 from robots.errors import HandoffError
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 
 PLACES = ("data", "folder", "runs")
 """Names of options whose values are paths."""
+RECORDING = "hil/record"
+"""Recipe of `handoff record` in simulation."""
 REQUIRED = "???"
 """Value of an option that a recipe leaves to its user."""
 Candidates = Iterator[tuple[str, str]]
@@ -53,23 +59,60 @@ def protocols(context: CompletionContext) -> Candidates:
     yield from _files(context.incomplete)
 
 
+def virtual_envs(context: CompletionContext) -> Candidates:
+    """Yields the virtual environments that can be made, and folders and YAML files that begin with
+    the word."""
+    yield from _described(venv_rows())
+    yield from _files(context.incomplete)
+
+
 def tasks(context: CompletionContext) -> Candidates:
     """Yields the tasks of the arm."""
     yield from _described(task_rows())
 
 
+def robots(context: CompletionContext) -> Candidates:
+    """Yields the arms."""
+    yield from _described(robot_rows())
+
+
 def stage_kinds(context: CompletionContext) -> Candidates:
-    """Yields the kinds of stages."""
-    yield from ((name, about) for name, _, _, about in stage_rows())
+    """Yields the kinds of stages; behind a kind and a dot, its options."""
+    kind, dot, _ = context.incomplete.partition(".")
+    if dot:
+        yield from _described(known_option_rows(kind))
+    else:
+        yield from ((name, about) for name, _, _, about in stage_rows())
+
+
+def faulted_arms(context: CompletionContext) -> Candidates:
+    """Yields the addresses of the arms whose faults nobody has cleared."""
+    from real.franka.kept_faults import arms_with_faults
+
+    yield from ((host, "fault") for host in arms_with_faults())
 
 
 def finished_runs(context: CompletionContext, folder: Path = Path("runs")) -> Candidates:
-    """Yields the finished runs, by name."""
+    """Yields the finished runs by name, with how and when they ended."""
     for pattern in ("*/summary.json", "hil/*/summary.json"):
         for path in sorted(folder.glob(pattern)):
-            run = path.parent
-            recipe = run / "recipe.yaml"
-            yield str(run.relative_to(folder)), first_comment(recipe) if recipe.exists() else ""
+            yield str(path.parent.relative_to(folder)), _run_about(path.parent)
+
+
+def _run_about(run: Path) -> str:
+    """How and when a run ended, and its recipe; empty for what is no record."""
+    from flows.reports.run_records.reading import read_run, run_state
+
+    try:
+        found = read_run(run)
+    except HandoffError:
+        return ""
+    recipe = str(found.request.get("name", ""))
+    # A run of an older version has no record.
+    if not found.record:
+        return recipe
+    when = str(found.record["ended"] or found.record["started"])[:16].replace("T", " ")
+    return f"{run_state(found.record)} {when}, {recipe}"
 
 
 def artifacts(context: CompletionContext, folder: Path = Path("runs")) -> Candidates:
@@ -77,6 +120,31 @@ def artifacts(context: CompletionContext, folder: Path = Path("runs")) -> Candid
     folders that begin with the word."""
     yield from _artifacts(folder)
     yield from _paths(context.incomplete)
+
+
+def policies(context: CompletionContext) -> Candidates:
+    """Yields the agents that need no file, then as `artifacts` does."""
+    yield "random", "uniform within the bounds of the actions"
+    yield "expert", "the task's scripted expert"
+    yield from artifacts(context)
+
+
+def console_policies(context: CompletionContext) -> Candidates:
+    """Yields the policies of `handoff console`."""
+    yield "still", "nobody but the person moves the arm"
+    yield from policies(context)
+
+
+def releases(context: CompletionContext, folder: Path = Path("runs")) -> Candidates:
+    """Yields what `handoff deploy` takes: release folders, gates and approvals, and folders that
+    begin with the word."""
+    from flows.deployment.release_folder import is_release
+
+    for path in sorted((folder / "releases").glob("*")):
+        if is_release(path):
+            yield str(path), "release"
+    yield from ((name, kind) for name, kind in _artifacts(folder) if kind in ("gate", "approve"))
+    yield from ((name, about) for name, about in _paths(context.incomplete) if about == "folder")
 
 
 def _artifacts(folder: Path) -> Candidates:
@@ -135,16 +203,107 @@ def overrides(context: CompletionContext) -> Candidates:
         *((name, to_plain(copy.config), copy.uses) for name, copy in copies.items()),
         *_absent(begun.split("."), copies),
     ]
+    yield from _options(context.incomplete, known, values)
+
+
+def recording_overrides(context: CompletionContext) -> Candidates:
+    """Yields the options of `handoff record`: those of the recipe hil/record, and with --arm those
+    of a session at an arm."""
+    from flows.config.options import build_session
+    from flows.deployment.demonstrations.config import DemonstrationSession
+
+    if _given(context, "--arm"):
+        yield from _session_options(
+            context, lambda given: build_session(DemonstrationSession, "record", given)
+        )
+    else:
+        yield from overrides(context)
+
+
+def deployment_overrides(context: CompletionContext) -> Candidates:
+    """Yields the options of a session at an arm with the policy of the release on the command
+    line."""
+    from flows.deployment.session import session_of
+    from flows.deployment.verified_policy import task_of_release
+
+    task = task_of_release(Path(_given(context, "RELEASE")))
+    yield from _session_options(context, lambda given: session_of(task, given))
+
+
+def options_of(target: str) -> Callable[[CompletionContext], Candidates]:
+    """Returns a completer of the options of a command that are those of one configuration class.
+
+    Args:
+        target: the class, as `module:name`; it is imported at the Tab key.
+    """
+
+    def complete(context: CompletionContext) -> Candidates:
+        from flows.config.options import build
+        from flows.config.overrides import parse_overrides, set_value
+
+        module, _, name = target.partition(":")
+        cls = getattr(import_module(module), name)
+        protocol = _given(context, "PROTOCOL")
+
+        def built(given: Sequence[str]) -> Any:
+            values: dict[str, Any] = {"protocol": {"uses": protocol}} if protocol else {}
+            for override in parse_overrides(given):
+                set_value(values, override.keys, override.value)
+            return build(cls, values, "")
+
+        yield from _session_options(context, built)
+
+    return complete
+
+
+def _session_options(
+    context: CompletionContext, options_of: Callable[[Sequence[str]], Any]
+) -> Candidates:
+    """Yields the options of one object of a configuration class that begin with the word.
+
+    Args:
+        context: what is on the command line.
+        options_of: returns the object with overrides.
+    """
+    from flows.config.choices import choices
+    from robots.config import to_plain
+
+    given = [token.value for token in context.argument.tokens]
+    try:
+        options = options_of(given)
+    except HandoffError:
+        try:
+            options = options_of(())
+        except HandoffError:
+            return
+    begun, equals, value_begun = context.incomplete.partition("=")
+    if equals and begun.rpartition(".")[2] in PLACES:
+        yield from ((f"{begun}={path}", about) for path, about in _paths(value_begun))
+    values = choices(options, begun.split(".")) if equals else []
+    yield from _options(context.incomplete, [("", to_plain(options), "")], values)
+
+
+def _options(word: str, known: Iterable[tuple[str, Any, str]], values: Sequence[str]) -> Candidates:
+    """Yields the options that begin with a word, each with its value, and then the values that the
+    option in the word can have.
+
+    Args:
+        word: what has been typed of an override.
+        known: path of a block of options, its plain values, and words for it.
+        values: values of the option before the equals sign of `word`.
+    """
+    begun, equals, _ = word.partition("=")
+    left = list(values)
     for name, value, about in known:
         for key, leaf in _leaves(name, value):
             text = "" if leaf == REQUIRED else leaf
             if text == "" and equals:
                 continue
-            if f"{key}={text}".startswith(context.incomplete):
+            if f"{key}={text}".startswith(word):
                 yield f"{key}={text}", about
-                values = [value for value in values if value != text]
-    for value in values:
-        if f"{begun}={value}".startswith(context.incomplete):
+                left = [other for other in left if other != text]
+    for value in left:
+        if f"{begun}={value}".startswith(word):
             yield f"{begun}={value}", ""
 
 
@@ -185,21 +344,26 @@ def _recipe_stages(context: CompletionContext) -> Mapping[str, Any]:
 
 def _recipe_name(context: CompletionContext) -> str:
     """Name of the recipe on the command line: the first argument of `run`, `plan` and `profile`,
-    and of `hil`, where a correction session is meant."""
+    and of `hil`, where a correction session is meant; that of `record` is always the same."""
     from flows.config.files import hil_recipe
 
-    recipe = context.get("RECIPE")
-    if recipe is not None:
-        return str(recipe.raw or "")
-    session = context.get("TASK")
-    return "" if session is None else hil_recipe(str(session.raw or ""))
+    if context.get("RECIPE") is not None:
+        return _given(context, "RECIPE")
+    # Of the commands that take a task, `record` alone has an arm.
+    return RECORDING if context.get("--arm") is not None else hil_recipe(_given(context, "TASK"))
+
+
+def _given(context: CompletionContext, name: str) -> str:
+    """What has been typed for an argument; empty for none."""
+    argument = context.get(name)
+    return "" if argument is None else str(argument.raw or "")
 
 
 def _leaves(key: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yields the dotted keys below `key`, with their values in Hydra's grammar."""
     if isinstance(value, Mapping) and value:
         for name, inner in value.items():
-            yield from _leaves(f"{key}.{name}", inner)
+            yield from _leaves(f"{key}.{name}" if key else name, inner)
     else:
         text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
         yield key, text

@@ -19,7 +19,7 @@ def evaluate(
     protocol: Annotated[str, Parameter(completer=completers.protocols)],
     /,
     *,
-    policy: Annotated[tuple[str, ...], Parameter(required=True, completer=completers.artifacts)],
+    policy: Annotated[tuple[str, ...], Parameter(required=True, completer=completers.policies)],
     out: Path,
     batch: Annotated[int, Count] = 50,
     workers: Annotated[int, Count] = 1,
@@ -28,6 +28,7 @@ def evaluate(
     device: Literal["cpu", "cuda", "auto"] = "cpu",
     adastop: Flag = False,
     stages: Annotated[int, Count] = 5,
+    specification: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     debug: Debug = False,
 ) -> None:
     """Evaluate policies under a protocol; writes intervals, videos and a report.
@@ -43,16 +44,24 @@ def evaluate(
         device: Device of saved policies.
         adastop: Stop early, once the policies are ranked (AdaStop).
         stages: Number of stages into which --adastop divides the protocol's episodes.
+        specification: NAME=FORMULA in signal temporal logic, which is measured; may be repeated.
 
     Examples:
         handoff evaluate reach --policy expert --policy random --out runs/baselines
         handoff evaluate push_t_published --policy runs/demo/teacher --out runs/scores
         handoff evaluate reach --policy a.onnx --policy b.onnx --adastop --out runs/ranked
+        handoff evaluate reach --policy expert --specification "slow=always dq.max < 1" --out runs/s
     """
-    from flows.evaluation.evaluate import evaluate_command
+    from flows.evaluation.evaluate import evaluate_command, named_formulas
     from sim.evaluation.evaluate import EvaluateConfig
 
-    config = EvaluateConfig(batch=batch, workers=workers, videos=videos, device=device)
+    config = EvaluateConfig(
+        batch=batch,
+        workers=workers,
+        videos=videos,
+        device=device,
+        specifications=named_formulas(specification),
+    )
     evaluate_command(protocol, policy, out, config, instruction, stages if adastop else None)
 
 
@@ -84,9 +93,10 @@ def robustness(
         Parameter(
             name="OVERRIDES",
             help="Options of the stage robustness, KEY=VALUE, e.g. sweep.clutter=[0,8] or protocol.episodes=50.",
+            completer=completers.options_of("flows.evaluation.config:RobustnessConfig"),
         ),
     ],
-    policy: Annotated[tuple[str, ...], Parameter(required=True, completer=completers.artifacts)],
+    policy: Annotated[tuple[str, ...], Parameter(required=True, completer=completers.policies)],
     out: Path,
     debug: Debug = False,
 ) -> None:
@@ -117,6 +127,7 @@ def gate(
         Parameter(
             name="OVERRIDES",
             help="Options of the stage gate, KEY=VALUE, e.g. min_success=0.8 or twin=null.",
+            completer=completers.options_of("flows.gating.config:GateConfig"),
         ),
     ],
     out: Path = Path("runs/gate"),
@@ -234,6 +245,7 @@ def tune(
         Parameter(
             name="OVERRIDES",
             help="Options of the stage tune, KEY=VALUE, e.g. parameters.kind=per_joint.",
+            completer=completers.options_of("sim.identification.config:TuneStoreConfig"),
         ),
     ],
     out: Path = Path("runs/tune"),

@@ -1,5 +1,6 @@
-"""Defines the commands about this machine and its cameras: `doctor`, `camera board`, `camera
-calibrate`."""
+"""Defines the commands about this machine, its cameras and its virtual environments: `doctor`,
+`camera board`, `camera calibrate`, `envs create`, `envs list`, `envs check`, `envs usd`,
+`envs listen`."""
 
 from __future__ import annotations
 
@@ -9,11 +10,24 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from flows.commands.parameters import Debug, Flag
+from flows.commands import completers
+from flows.commands.parameters import NARROWEST, Debug, Flag
 from robots.errors import HandoffError
 
 Squares = Annotated[int, Parameter(validator=Number(gte=3, lte=20))]
 Millimetres = Annotated[float, Parameter(validator=Number(gte=5.0, lte=500.0))]
+VenvName = Annotated[
+    str,
+    Parameter(
+        name="NAME",
+        help="Name of a virtual environment, e.g. gym_hil, or path of its YAML file.",
+        completer=completers.virtual_envs,
+    ),
+]
+VenvFolder = Annotated[
+    Path | None,
+    Parameter(help="Its folder; default: NAME in $HANDOFF_ENVS or ~/.local/share/handoff/envs."),
+]
 
 
 def doctor(
@@ -150,6 +164,120 @@ def camera_calibrate(
         seconds=seconds,
         say=_print,
     )
+
+
+def envs_create(
+    name: VenvName,
+    /,
+    *,
+    python: str | None = None,
+    folder: VenvFolder = None,
+    again: Flag = False,
+    debug: Debug = False,
+) -> None:
+    """Make the virtual environment of an engine that cannot be installed beside Handoff, and check
+    it; an interrupted one is continued.
+
+    Its packages are pinned, in configs/envs.
+
+    Args:
+        python: Python program from which it is made; default: the running one.
+        again: Make it anew, from nothing.
+
+    Examples:
+        handoff envs create gym_hil
+        handoff envs create isaaclab --python /usr/bin/python3.11 --folder /data/isaaclab
+    """
+    from flows.virtual_envs.command import create_command
+
+    create_command(name, python=python, folder=folder, again=again, say=_print)
+
+
+def envs_list(*, debug: Debug = False) -> None:
+    """List the virtual environments that can be made, and those that exist.
+
+    Examples:
+        handoff envs list
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from flows.virtual_envs.command import venv_rows
+    from sim.servers.venvs import venvs_folder
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, NARROWEST)
+    grid = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("name", "state", "python", "about"):
+        grid.add_column(heading, no_wrap=heading == "name")
+    for row in venv_rows():
+        grid.add_row(*(Text(cell) for cell in row))
+    console.print(grid)
+    console.print(f"\nThey are in {venvs_folder()}.", style="dim", highlight=False)
+
+
+def envs_check(name: VenvName, /, *, folder: VenvFolder = None, debug: Debug = False) -> None:
+    """Check a virtual environment: versions, imports, and a few steps of its environments.
+
+    Examples:
+        handoff envs check gym_hil
+    """
+    from flows.virtual_envs.command import check_command
+
+    check_command(name, folder=folder, say=_print)
+
+
+def envs_usd(
+    robot: Annotated[str, Parameter(name="ROBOT", help="Name of an arm, e.g. fr3.")] = "fr3",
+    /,
+    *,
+    out: Annotated[
+        Path | None, Parameter(help="Folder of the file; default: the cache of Isaac Lab's tasks.")
+    ] = None,
+    venv: Annotated[
+        str, Parameter(help="Virtual environment with the converter, a name or its folder.")
+    ] = "isaaclab",
+    debug: Debug = False,
+) -> None:
+    """Convert an arm with its gripper to USD, for Isaac Lab, and print the path of the file.
+
+    The tasks in Isaac Lab convert what they need themselves; this is for scenes of your own.
+    Joints, limits, masses, gravity compensation and colours are those of the arm in MuJoCo.
+
+    Examples:
+        handoff envs usd fr3
+        handoff envs usd panda --out usd
+    """
+    from flows.virtual_envs.usd import usd_command
+
+    usd_command(robot, out=out, venv=venv, say=_print)
+
+
+def envs_listen(
+    address: str = "127.0.0.1:8770",
+    /,
+    *,
+    most: Annotated[int, Parameter(validator=Number(gte=1, lte=1024))] = 16,
+    debug: Debug = False,
+) -> None:
+    """Start environment servers for other machines that have the token in $HANDOFF_TOKEN.
+
+    Where Handoff is not installed, `python -m sim.servers.listen` does the same; it needs NumPy and
+    msgpack only.
+
+    Args:
+        address: Address to listen at, HOST:PORT.
+        most: Largest number of servers at once.
+
+    Examples:
+        handoff envs listen
+        handoff envs listen 0.0.0.0:8770 --most 4
+    """
+    from sim.servers.listen import listen
+
+    listen(address, most, _print)
 
 
 def _print(line: str) -> None:

@@ -20,6 +20,8 @@ from robots.storage.location import bucket_of
 from sim.evaluation.evaluate import EvaluateConfig
 from sim.evaluation.protocol import Protocol
 from sim.scene.cameras import CamerasConfig
+from sim.servers.config import ServerConfig
+from sim.servers.venvs import check_place, server_python
 
 MODULES = {
     "engine": {
@@ -36,6 +38,8 @@ MODULES = {
     "loggers": {"tensorboard": ("tensorboard",), "wandb": ("wandb",)},
 }
 """Modules that a value of an option needs, by the name of the option."""
+SERVER = "server"
+"""Option of environments that names an environment server."""
 LEARNING = ("flows.stages.learn.", "flows.stages.release.evaluate", "flows.stages.release.export")
 """Beginnings of the modules of stages that need torch."""
 
@@ -77,7 +81,19 @@ def _needs(stage: Stage) -> Iterator[str]:
     # Versions of a protocol's packages are part of every result.
     for _, protocol in _values("", stage.config):
         if isinstance(protocol, Protocol):
-            yield from (hint for name in protocol.packages if (hint := _uninstalled(name)))
+            if protocol.server is not None:
+                yield from _lacking_server(protocol.server)
+            else:
+                yield from (hint for name in protocol.packages if (hint := _uninstalled(name)))
+
+
+def _lacking_server(server: ServerConfig) -> Iterator[str]:
+    try:
+        check_place(server)
+        if not server.address:
+            server_python(server)
+    except HandoffError as error:
+        yield str(error)
 
 
 def _is_absent(place: str) -> bool:
@@ -93,7 +109,9 @@ def _values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _values(entry.name, getattr(value, entry.name))
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _values(str(key), inner)
+            # The engine of an environment server needs its packages in another place.
+            if key != SERVER:
+                yield from _values(str(key), inner)
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _values(name, inner)

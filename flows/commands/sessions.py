@@ -119,6 +119,7 @@ def record(
         Parameter(
             name="OVERRIDES",
             help="Changes of the options of hil/record, with --arm of configs/deploy/record.",
+            completer=completers.recording_overrides,
         ),
     ],
     operator: OperatorName = "console",
@@ -247,7 +248,7 @@ def console(
     task: Annotated[str, Parameter(completer=completers.tasks)] = "pick_cube",
     /,
     *,
-    policy: str = "still",
+    policy: Annotated[str, Parameter(completer=completers.console_policies)] = "still",
     person: Person = None,
     host: Host = LOOPBACK,
     port: Port = CONSOLE_PORT,
@@ -260,12 +261,13 @@ def console(
     """Control a simulated arm from a browser; episodes are recorded.
 
     Args:
-        task: Name of a task on the FR3, any but push_t.
+        task: Name of a task on the FR3.
         policy: Policy that acts unless a person takes over: still, expert, random, or a path.
         out: Folder of the session; default: runs/console/TASK.
 
     Examples:
         handoff console pick_cube
+        handoff console push_t
         handoff console reach --policy expert --episodes 10 --port 8701
     """
     from flows.console import console_command
@@ -277,17 +279,18 @@ def console(
 
 
 def deploy(
-    release: Path,
+    release: Annotated[Path, Parameter(completer=completers.releases)],
     /,
     *overrides: Annotated[
         str,
         Parameter(
             name="OVERRIDES",
             help="Changes of the session's options in configs/deploy, e.g. loop.max_steps=600.",
+            completer=completers.deployment_overrides,
         ),
     ],
     arm: str | None = None,
-    tracker: str | None = None,
+    tracker: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
     camera: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
     instruction: str | None = None,
     mode: Literal["live", "dry-run", "shadow", "replay"] = "live",
@@ -306,7 +309,9 @@ def deploy(
         release: Release folder, signed and approved (`handoff sign`); without --arm also a gate,
             e.g. runs/demo/gate, or an approval.
         arm: Address of the arm's control unit; default: starts a simulated arm.
-        tracker: Address of the tracker of push-T's T, ws://..; required there with --arm.
+        tracker: Address of the tracker of push-T's T, ws://..; elsewhere the observed fields that a
+            tracker sends, and its address, FIELD[,FIELD..]=ws://..; may be repeated. An arm needs
+            one of each field that it does not measure itself.
         camera: Camera that the policy observes, or that the console shows, NAME=SOURCE; may be
             repeated. A simulated arm draws what is not given.
         instruction: What a language-conditioned policy is told; default: the sentence of the
@@ -323,6 +328,7 @@ def deploy(
         handoff deploy runs/demo/gate --mode replay --recording runs/deploy --out runs/replay
         handoff deploy runs/demo/gate supervision.speed=0.1 --episodes 5
         handoff deploy runs/releases/demo_approved --arm 172.16.0.2 --tracker ws://10.0.0.5:9000
+        handoff deploy runs/releases/pick --arm 172.16.0.2 --tracker cube_position=ws://10.0.0.5:9000
         handoff deploy runs/demo/gate --camera front=0 --camera wrist=/dev/video2
     """
     from flows.deployment import session
@@ -336,7 +342,7 @@ def deploy(
         out,
         ConsoleConfig(host=host, port=port, spacemouse=spacemouse),
         arm=arm,
-        tracker=tracker,
+        trackers=tracker,
         cameras=camera,
         instruction=instruction,
         mode=mode,
@@ -350,13 +356,14 @@ def twin(
     task: Annotated[str, Parameter(completer=completers.tasks)] = "reach",
     /,
     *,
-    robot: Annotated[str, Parameter(help="Name of the arm.")] = "fr3",
+    robot: Annotated[str, Parameter(help="Name of the arm.", completer=completers.robots)] = "fr3",
     host: Annotated[
         str, Parameter(help="Address of this computer, 127.0.0.x; the protocol fixes the ports.")
     ] = "127.0.0.2",
     clock: Literal["paced", "lockstep", "real"] = "paced",
     seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     friction: Literal["none", "published"] = "none",
+    deviations: Path | None = None,
     robots: Annotated[int, Parameter(validator=Number(gte=1, lte=16))] = 1,
     faults: Path | None = None,
     debug: Debug = False,
@@ -371,6 +378,7 @@ def twin(
             for nobody.
         seed: Seed of the start.
         friction: Joint friction beside a small viscous one: none, or as identified at a real arm.
+        deviations: YAML file with values in which the arm and the objects differ from their models.
         robots: Number of arms, each with its own table, at host and the addresses after it.
         faults: YAML file with a list of faults: user_stop, freeze, drop, delay, push, payload,
             version.
@@ -380,8 +388,10 @@ def twin(
         handoff twin reach --robot panda --host 127.0.0.3 --clock real
         handoff twin open_drawer --faults faults.yaml
         handoff twin reach --friction published --robots 3
+        handoff twin pick_cube --deviations heavier.yaml
     """
     from flows.session.standalone_twin import StandaloneTwin, twin_command
+    from sim.scene.deviations import Deviations, read_deviations
 
     options = StandaloneTwin(
         task=task,
@@ -390,6 +400,7 @@ def twin(
         clock=clock,
         seed=seed,
         friction=friction,
+        deviations=Deviations() if deviations is None else read_deviations(deviations),
         robots=robots,
     )
     twin_command(options, faults)
@@ -431,7 +442,10 @@ def approve(
 
 
 def clear_fault(
-    host: Annotated[str, Parameter(help="Address of the arm's control unit.")],
+    host: Annotated[
+        str,
+        Parameter(help="Address of the arm's control unit.", completer=completers.faulted_arms),
+    ],
     /,
     *,
     person: Annotated[

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import configs
+from robots.config import yaml_problem
 from robots.errors import HandoffError, suggest
 
 CONFIGS = Path(configs.__path__[0])
@@ -105,7 +106,7 @@ def read_yaml(path: Path, about: str = "") -> dict[str, Any]:
     except OSError as error:
         raise HandoffError(f"{label}: cannot be read ({error.strerror}).") from None
     except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
-        raise HandoffError(f"{label}: not YAML ({' '.join(str(error).split())}).") from None
+        raise HandoffError(f"{label}: not YAML ({yaml_problem(error)}).") from None
     if not isinstance(content, DictConfig):
         raise HandoffError(f"{label}: holds a list, expected keys and values.")
     values = OmegaConf.to_container(content, resolve=False)

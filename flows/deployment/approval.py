@@ -33,7 +33,7 @@ from flows.runner.artifact import (
 from flows.runner.stage import PARTIAL
 from robots.config import Positive, config
 from robots.errors import HandoffError
-from robots.html_page import head, picture, table, video
+from robots.html_page import FOOT, head, picture, table, video
 from robots.processes import login
 from robots.storage.durable import append_line, write_atomically
 
@@ -397,4 +397,4 @@ def _page(out: Path, request: Mapping[str, Any], shown: Mapping[str, Path]) -> I
             yield video(f"{folder}/{name}", name)
     yield "<h2>Digests</h2>"
     yield table(("", "sha256"), [(key, str(value)) for key, value in request["about"].items()])
-    yield "</html>"
+    yield FOOT

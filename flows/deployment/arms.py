@@ -14,14 +14,14 @@ from flows.deployment.config import ArmSession
 from flows.deployment.robot_limit import held_arm, spoken
 from flows.session.arm_supervisor import WAIT_SECONDS
 from robots.errors import HandoffError, error_text
+from robots.extras import pip_install
 
 if TYPE_CHECKING:
     import numpy as np
 
     from flows.session.arm_supervisor import ArmSupervisor
     from real.deploy.supervision import Supervision
-    from real.franka.arm import FrankaArm
-    from real.franka.config import FrankaConfig
+    from real.driver.driven_arm import DrivenArm
     from real.motion.fence import FenceConfig
 
 
@@ -62,7 +62,7 @@ def require_simulator() -> None:
     """
     if find_spec("mujoco") is None:
         raise HandoffError(
-            "deploy: a simulated arm needs mujoco, which is not installed: pip install -e '.[laptop]'. "
+            f"deploy: a simulated arm needs mujoco, which is not installed: {pip_install('laptop')}. "
             "For a real arm, add --arm ADDRESS."
         )
 
@@ -70,7 +70,7 @@ def require_simulator() -> None:
 def recovered(
     fault: HandoffError,
     supervisor: ArmSupervisor,
-    arm: FrankaConfig,
+    arm: DrivenArm,
     say: Callable[[str], None],
 ) -> bool:
     """Shows a fault at the console until the person there recovers the arm; returns False if they
@@ -81,21 +81,20 @@ def recovered(
     Args:
         fault: what ended the episode.
         supervisor: the person at the console.
-        arm: address and connection of the arm.
+        arm: the arm, not connected.
         say: called with the fault, and with who recovered the arm.
     """
     from real.franka.kept_faults import kept_fault
-    from real.franka.recovery import recover_arm
 
     while True:
         why = error_text(fault)
         say(f"fault  {why}")
-        asks = arm.latch == "kept" and kept_fault(arm.host) is not None
+        asks = arm.config.latch == "kept" and kept_fault(arm.config.host) is not None
         recovery = supervisor.await_recovery(why, asks_cause=asks)
         if recovery is None:
             return False
         try:
-            recover_arm(arm, recovery.person, recovery.cause)
+            arm.recover_unconnected(recovery.person, recovery.cause)
         except HandoffError as persisting:
             fault = persisting
             continue
@@ -104,7 +103,7 @@ def recovered(
 
 
 def move_supervised(
-    arm: FrankaArm, way: Sequence[np.ndarray], supervision: Supervision, fence: FenceConfig
+    arm: DrivenArm, way: Sequence[np.ndarray], supervision: Supervision, fence: FenceConfig
 ) -> bool:
     """Moves an arm to one joint position after another, resting for as long as the person holds it;
     returns False if they end the session meanwhile.
@@ -120,30 +119,55 @@ def move_supervised(
         SafetyError: the way leads into the fence, so that nothing moves; or the arm was beside it
             and entered the fence, and rests.
     """
+
+    def halted() -> bool:
+        supervision.poll()
+        # Labels are ignored: no episode is running.
+        return supervision.paused or supervision.stopped
+
+    ahead = list(way)
+    while not drive(arm, ahead, halted, fence):
+        if not wait_for_resume(supervision):
+            return False
+    return True
+
+
+def drive(
+    arm: DrivenArm,
+    ahead: list[np.ndarray],
+    halted: Callable[[], bool],
+    fence: FenceConfig,
+) -> bool:
+    """Moves an arm to one joint position after another, with the robot's limits on acceleration and
+    jerk, at reduced dynamics (`FrankaConfig.move_dynamics`); returns whether it has come to the
+    last, and otherwise rests where it is.
+
+    Args:
+        arm: the connected arm, at rest.
+        ahead: (J,) joint positions [rad]; those that were reached are taken out.
+        halted: called every 10 ms; once it returns True the arm comes to rest.
+        fence: see `move_supervised`.
+
+    Raises:
+        SafetyError: see `move_supervised`.
+    """
     from real.motion.fence import ENTERED
     from real.motion.fenced_path import check_outside, check_path, rooms
 
     def where() -> dict[tuple[str, str], float]:
         return rooms(fence, arm.robot, arm.flange_T_ee, arm.state().q)
 
-    def halted() -> bool:
-        supervision.poll()
-        if not fence.empty and min(where().values()) < -ENTERED:
-            return True
-        # Labels are ignored: no episode is running.
-        return supervision.paused or supervision.stopped
+    def must_rest() -> bool:
+        return halted() or (not fence.empty and min(where().values()) < -ENTERED)
 
-    ahead = list(way)
+    for begin, end in pairwise([arm.state().q, *ahead]):
+        check_path(fence, arm.robot, arm.flange_T_ee, begin, end)
     while ahead:
-        for begin, end in pairwise([arm.state().q, *ahead]):
-            check_path(fence, arm.robot, arm.flange_T_ee, begin, end)
-        if arm.move_to_joints(ahead[0], halted):
-            ahead.pop(0)
-            continue
-        if not fence.empty:
-            check_outside(where(), "has come")
-        if not wait_for_resume(supervision):
+        if not arm.move_to_joints(ahead[0], must_rest):
+            if not fence.empty:
+                check_outside(where(), "has come")
             return False
+        ahead.pop(0)
     return True
 
 

@@ -11,13 +11,14 @@ from pydantic import Field
 from flows.session.simulated_arm import COLLISION_FORCE, IMPEDANCE, STEP_LIMITS, twin_arm
 from real.cameras.config import CameraConfig
 from real.deploy.loop import LoopConfig
-from real.deploy.object_tracker import TrackerConfig
 from real.deploy.supervision import SupervisionConfig
+from real.deploy.tracked_field import FieldTrackerConfig, TrackerConfig
 from real.franka.config import FrankaConfig
 from real.franka.gripper import GripperDriverConfig
 from real.hints.config import DeploymentHints
+from real.motion.hand_guiding import HandGuidingConfig
 from real.motion.planar_space import PlaneConfig
-from robots.config import Count, Metres, Radians, Seconds, Seed, Whole, config
+from robots.config import Count, Finite, Metres, Radians, Seconds, Seed, Whole, config
 from robots.contract import Contract
 from robots.errors import HandoffError
 from robots.franka import find_robot
@@ -88,6 +89,20 @@ class DeployTaskConfig:
     policy's steps."""
 
 
+@config
+class ResetConfig:
+    """The time between two episodes, in which a person lays the table."""
+
+    sentence: str = ""
+    """Sentence that tells the person what to do, such as "Put the cube back on its mark."; empty
+    asks for the objects."""
+    by_person: bool | None = None
+    """Whether every episode waits until the person starts it; None means at a real arm, whose table
+    a person lays."""
+    guiding: HandGuidingConfig = field(default_factory=HandGuidingConfig)
+    """Damping and bounds of the arm while a hand guides it."""
+
+
 class ArmSession(Protocol):
     """The options that all sessions at an arm have; see `DeploySession`."""
 
@@ -121,6 +136,11 @@ class ArmSession(Protocol):
         """The simulated robot."""
         ...
 
+    @property
+    def reset(self) -> ResetConfig:
+        """What happens between two episodes."""
+        ...
+
 
 @config
 class SupervisedSession:
@@ -150,6 +170,8 @@ class SupervisedSession:
     the starts of these episodes; empty runs the policy."""
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
     """Speed and takeover of the person at the console."""
+    reset: ResetConfig = field(default_factory=ResetConfig)
+    """What the person is asked to do between two episodes, and bounds of hand guiding."""
     hints: DeploymentHints = field(default_factory=DeploymentHints)
     """Hints to the person when the policy is likely to fail; without a source there are none."""
     cameras: dict[str, CameraConfig] = field(default_factory=dict)
@@ -188,7 +210,7 @@ class DeploySession(SupervisedSession):
 @config
 class DeployTaskSession(SupervisedSession):
     """All options of a session with a policy of any other task, whose actions are steps of the
-    gripper's pose."""
+    gripper's pose or of the joints."""
 
     start: tuple[Radians, ...] | None = None
     """(J,) joint positions at which a real arm begins every episode [rad]; None takes the robot's
@@ -199,6 +221,11 @@ class DeployTaskSession(SupervisedSession):
     instruction: str | None = None
     """What a language-conditioned policy is told; None takes the sentence of the simulated task, at
     a real arm the default instruction of the policy."""
+    trackers: dict[str, FieldTrackerConfig] = field(default_factory=dict)
+    """Trackers of observed fields by name, such as one of a cube and one of a drawer; a simulated
+    arm measures the fields of no tracker itself."""
+    constants: dict[str, tuple[Finite, ...]] = field(default_factory=dict)
+    """Values of observed fields that do not change, in their units, such as `goal`."""
     gripper: GripperDriverConfig = field(default_factory=GripperDriverConfig)
     """Speed and force of the gripper."""
     loop: LoopConfig = field(

@@ -94,7 +94,7 @@ class PushTTable(DeployTable):
         if self._cameras is not None:
             self._cameras.begin(seed)
 
-    def motion(self, base_T_ee: np.ndarray) -> tuple[Plane, LoopConfig]:
+    def motion(self, state: ArmState, flange_T_ee: np.ndarray) -> tuple[Plane, LoopConfig]:
         """See `DeployTable`: positions on the board."""
         return self._plane, self._config.loop
 

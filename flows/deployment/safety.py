@@ -8,11 +8,13 @@ from operator import attrgetter, ge, le
 from typing import Any
 
 from flows.deployment.config import ArmSession, DeploySession, DeployTaskSession
+from real.deploy.loop import make_guard
 from real.franka.config import check_data_sheet
 from real.franka.slot import is_on_this_computer
 from real.motion.force_guard import check_reflex
 from real.motion.governor import check_robot
 from real.motion.planar_space import Plane
+from real.motion.step_spaces import moves_joints, with_law
 from robots.config import to_plain, validate
 from robots.contract import Contract
 from robots.errors import HandoffError
@@ -47,13 +49,15 @@ AT_MOST = (
     "arm.impedance.joint_stiffness",
     "arm.move_dynamics",
     "arm.rest_torque",
+    "reset.guiding.max_speed",
+    "reset.guiding.max_joint_speed",
 )
 """Options that a session at a real arm can lower from their defaults, not raise."""
 ALSO_WITH_A_POLICY = ("supervision.speed", "max_age")
 """Further ones of a session with a policy."""
 ALSO_AT_A_BOARD = (*ALSO_WITH_A_POLICY, "tracker.max_age")
 """Further ones of a session at the push-T table."""
-AT_LEAST = ("loop.joints.position_margin",)
+AT_LEAST = ("loop.joints.position_margin", "reset.guiding.damping")
 """Options that a session at a real arm can raise, not lower."""
 LONGEST = 3600.0
 """Longest episode for which memory for the robot's states is reserved [s]: 1.8 GB."""
@@ -87,6 +91,8 @@ def check_session(session: DeploySession | DeployTaskSession, contract: Contract
     session.loop.watchdog.check_period(1.0 / contract.rate_hz)
     check_data_sheet(session.arm, robot)
     check_reflex(session.loop.force, session.arm)
+    make_guard(session.loop, contract)
+    robot.check_per_joint("reset.guiding.damping", session.reset.guiding.damping)
     if isinstance(session, DeploySession):
         _check_board(session, robot)
     elif session.start is not None:
@@ -107,6 +113,26 @@ def check_session(session: DeploySession | DeployTaskSession, contract: Contract
                     f"cameras.{name}.max_age is {camera.max_age}, at most {usual.max_age} at a real arm: its limits "
                     "can be tightened, not loosened."
                 )
+
+
+def check_law(session: DeployTaskSession, contract: Contract) -> None:
+    """Checks that the arm can follow a policy's actions, and that something bounds them.
+
+    Args:
+        session: options of arm, limits and rates.
+        contract: contract of the policy.
+
+    Raises:
+        HandoffError: the impedance law is another one, or a policy moves the joints of a real arm
+            without a fence: no workspace of the gripper bounds such actions.
+    """
+    with_law(session.arm, contract)
+    if moves_joints(contract) and is_real(session) and session.loop.fence.empty:
+        raise HandoffError(
+            f"deploy: actions of the policy of {contract.task} are '{contract.action_interface}', which no workspace "
+            "of the gripper bounds; a real arm needs a fence at least around its table: loop.fence=bench.yaml, see "
+            "docs/concepts/safety.md."
+        )
 
 
 def _check_board(session: DeploySession, robot: Robot) -> None:

@@ -26,8 +26,7 @@ from flows.deployment.cameras.policy_cameras import (
     sensor_fields,
 )
 from flows.deployment.config import DeploySession, DeployTaskSession, check_robot_of_session
-from flows.deployment.safety import check_session, is_real, longest_episode
-from flows.deployment.session_tables.gripper_table import object_fields
+from flows.deployment.safety import check_law, check_session, is_real, longest_episode
 from flows.deployment.session_tables.open_table import BOARD_TASK, open_table
 from flows.deployment.session_tables.replayed_run import (
     RecordedSession,
@@ -36,15 +35,19 @@ from flows.deployment.session_tables.replayed_run import (
 )
 from flows.deployment.session_tables.session_table import SessionPictures, SessionTable
 from flows.deployment.session_tables.supervised_run import SupervisedRun
+from flows.deployment.session_tables.tracked_objects import (
+    check_objects,
+    tracker_overrides,
+    unmeasured,
+)
 from flows.reports.dataset_text import counted
 from flows.session.arm_supervisor import ArmSupervisor
 from flows.session.config import HilEnvConfig
 from flows.session.hints import FILE as HINTS_FILE
 from flows.session.hints import recorded_usefulness, restore_limits, usefulness_line
 from robots.contract import ONNX_FILE, Contract
-from robots.control.actions import PD_TARGET, CartesianDelta
+from robots.control.actions import PD_TARGET, CartesianDelta, JointDelta, JointTarget
 from robots.errors import HandoffError
-from robots.franka import find_robot
 from robots.storage.durable import write_atomically
 
 if TYPE_CHECKING:
@@ -69,7 +72,7 @@ def deploy_command(
     console: ConsoleConfig,
     *,
     arm: str | None,
-    tracker: str | None,
+    trackers: Sequence[str],
     cameras: Sequence[str],
     instruction: str | None,
     mode: Mode,
@@ -93,7 +96,6 @@ def deploy_command(
     say = partial(Console().print, highlight=False, soft_wrap=True)
     chosen = list(overrides)
     chosen += [] if arm is None else [f"host={quoted(arm)}"]
-    chosen += [] if tracker is None else [f"tracker.uri={quoted(tracker)}"]
     chosen += [] if instruction is None else [f"instruction={quoted(instruction)}"]
     if (recording is None) == (mode == "replay"):
         raise HandoffError(
@@ -102,7 +104,12 @@ def deploy_command(
     chosen += {"dry-run": [f"speed={DRY_RUN_SPEED}"], "shadow": ["shadow=true"]}.get(mode, [])
     chosen += [] if recording is None else [f"recording={quoted(str(recording))}"]
     chosen += camera_overrides(cameras)
-    session = session_of(task_of_release(release), chosen)
+    task = task_of_release(release)
+    if task is None and not release.exists():
+        # Says so before options are read that depend on the task.
+        with verified_policy(release, arm=None, warn=say):
+            pass
+    session = session_of(task, [*chosen, *tracker_overrides(trackers, task)])
     # What moves an arm is signed and approved; a simulated arm takes what passed its gate.
     robot = f"{session.arm.robot} at {session.host}" if is_real(session) else None
     with verified_policy(release, arm=robot, warn=say) as bundle:
@@ -166,6 +173,8 @@ def deploy(
             from before, or a store with other fields.
     """
     from real.deploy.onnx_policy import OnnxPolicy
+    from real.franka.impedance import differing_gains
+    from real.motion.step_spaces import with_law
     from robots.episodes.metadata.episode_metadata import new_session
 
     if not session.host:
@@ -185,7 +194,9 @@ def deploy(
     session = replace(session, cameras=cameras)
     # The recording must hold the longest episode.
     seconds = longest_episode(session, acting) + SPARE_SECONDS
-    session = replace(session, arm=replace(session.arm, record_seconds=seconds))
+    session = replace(session, arm=replace(with_law(session.arm, contract), record_seconds=seconds))
+    for gain in differing_gains(session.arm.impedance, contract.impedance):
+        say(f"arm.impedance differs from the arm that the policy knows: {gain}")
     out.mkdir(parents=True, exist_ok=True)
     limits = replace(console.arbiter, hold_to_run=holds_to_run(session))
     console = replace(console, arbiter=limits)
@@ -352,22 +363,18 @@ def check_policy(session: DeploySession | DeployTaskSession, contract: Contract)
         raise HandoffError(
             f"deploy: the options are those of {kind}, the policy's task is '{contract.task}'."
         )
-    expected = PD_TARGET if board else CartesianDelta.kind
-    if contract.action_interface != expected:
+    known = [PD_TARGET] if board else [CartesianDelta.kind, JointDelta.kind, JointTarget.kind]
+    if contract.action_interface not in known:
         raise HandoffError(
             f"deploy: actions of the policy are '{contract.action_interface}'; a session of {contract.task} supports "
-            f"'{expected}' only."
+            f"{' and '.join(known)} only."
         )
     check_robot_of_session(contract, session.arm)
     check_session(session, contract)
     if isinstance(session, DeploySession):
         return
-    objects = object_fields(contract, find_robot(session.arm.robot))
-    if session.host and objects:
-        raise HandoffError(
-            f"deploy: the policy observes {', '.join(objects)}, which only a simulator measures. For an arm, train one "
-            "that observes cameras in their place, as configs/pick_cube_cameras.yaml does."
-        )
+    check_law(session, contract)
+    check_objects(session, contract)
     if session.instruction is not None and not contract.instruction:
         raise HandoffError(
             f"deploy: an instruction is given, but the policy of {contract.task} takes none. Leave it out."
@@ -379,7 +386,7 @@ def _not_measured(session: DeploySession | DeployTaskSession, contract: Contract
     do not need."""
     if isinstance(session, DeploySession) or not session.host:
         return []
-    return object_fields(contract, find_robot(session.arm.robot))
+    return unmeasured(session, contract)
 
 
 def slowed(contract: Contract, speed: float) -> Contract:

@@ -33,6 +33,8 @@ class StartResult:
     figures: Mapping[str, float]
     """Result of `real.deploy.episode_recorder.tracking_figures`; empty if the episode ended before
     its first step."""
+    specifications: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Outcome of every specification, see `robots.specifications.shares.outcomes`."""
     fault: str | None = None
     """Fault that ended the episode early; None without one."""
     inference_ms: Sequence[float] = ()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from real.arm import ArmState
     from real.deploy.loop import LoopConfig
     from real.franka.gripper import FrankaGripper, GripperDriverConfig
-    from real.motion.action_space import CartesianSteps
+    from real.motion.action_space import Space
     from robots.contract import Contract
     from robots.episodes.metadata.camera_calibration import CameraCalibration
     from robots.episodes.schema import EpisodeSchema
@@ -88,12 +88,9 @@ class TaskTable(DeployTable):
             HandoffError: the contract does not define the action steps.
         """
         from real.deploy.episode_recorder import deploy_schema
+        from real.motion.step_spaces import num_coordinates
 
         contract = self._contract
-        if contract.steps is None:
-            raise HandoffError(
-                f"deploy: the contract of {contract.task} does not define the action steps. Export the policy again."
-            )
         extra = {
             name: FieldSpec(shape=value.shape, dtype="float64", about=SCENE[name])
             for name, value in _scene_fields(*twin.call("scene")).items()
@@ -102,9 +99,13 @@ class TaskTable(DeployTable):
             extra |= self._cameras.pictures.fields()
         if contract.instruction and INSTRUCTION in self._task.observations:
             extra[INSTRUCTION] = self._task.observations[INSTRUCTION].spec
-        axes = len(contract.steps.axes)
         return deploy_schema(
-            contract, extra, self._config.loop, self.robot, "base", coordinates=axes
+            contract,
+            extra,
+            self._config.loop,
+            self.robot,
+            "base",
+            coordinates=num_coordinates(contract, self.robot),
         )
 
     def place(self, twin: Twin, seed: int) -> None:
@@ -131,21 +132,22 @@ class TaskTable(DeployTable):
 
     def gripper(self, twin: Twin) -> AbstractContextManager[FrankaGripper | None]:
         """See `DeployTable`."""
-        if not has_gripper(self._contract):
+        from real.motion.step_spaces import has_gripper
+
+        if not has_gripper(self._contract, self.robot):
             return nullcontext()
         config = self._config
         return gripper_of_twin(twin, config.twin.host, config.gripper, self.robot)
 
-    def motion(self, base_T_ee: np.ndarray) -> tuple[CartesianSteps, LoopConfig]:
-        """See `DeployTable`: steps of the end effector's pose, within the workspace of these
-        steps."""
-        from real.motion.action_space import CartesianSteps
+    def motion(self, state: ArmState, flange_T_ee: np.ndarray) -> tuple[Space, LoopConfig]:
+        """See `DeployTable`: steps of the end effector's pose or of the joints, within their
+        workspace."""
+        from real.motion.step_spaces import step_space
 
         config = self._config
-        space = CartesianSteps(self._contract, base_T_ee, self.robot)
         max_steps = self._task.max_steps if config.max_steps is None else config.max_steps
-        governor = space.governed(config.loop.governor)
-        return space, replace(config.loop, governor=governor, max_steps=max_steps)
+        loop = replace(config.loop, max_steps=max_steps)
+        return step_space(self._contract, state, self.robot, flange_T_ee, loop)
 
     def observe(self, state: ArmState) -> Observation:
         """Returns the contract's object fields and pictures, the instruction for a
@@ -218,11 +220,6 @@ def gripper_of_twin(
 
     with FrankaGripper(host, options, robot.gripper, await_actions) as gripper:
         yield gripper
-
-
-def has_gripper(contract: Contract) -> bool:
-    """Whether an action has an entry for the gripper."""
-    return contract.steps is not None and contract.action.shape[0] > len(contract.steps.axes)
 
 
 def _scene_fields(qpos: np.ndarray, goal: np.ndarray) -> dict[str, np.ndarray]:

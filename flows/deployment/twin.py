@@ -30,12 +30,14 @@ from robots.contract import ONNX_FILE
 from robots.errors import HandoffError, SafetyError
 from robots.franka.robot import Robot
 from robots.interfaces import Observation, Progress
+from robots.specifications.shares import outcomes, satisfied_shares
 
 if TYPE_CHECKING:
     from flows.deployment.config import DeployConfig, DeployTaskConfig
     from real.arm import ArmState
     from real.deploy.loop import LoopConfig
     from real.deploy.onnx_policy import OnnxPolicy
+    from real.driver.driver import Driver
     from real.franka.gripper import FrankaGripper
     from real.motion.action_space import Space
     from robots.contract import Contract
@@ -94,11 +96,12 @@ class DeployTable(ABC):
         return nullcontext()
 
     @abstractmethod
-    def motion(self, base_T_ee: np.ndarray) -> tuple[Space, LoopConfig]:
+    def motion(self, state: ArmState, flange_T_ee: np.ndarray) -> tuple[Space, LoopConfig]:
         """Returns the coordinates of the policy's actions, with rates and limits of the loop.
 
         Args:
-            base_T_ee: (4, 4) pose of the end effector at the start of the episode [m].
+            state: state of the arm at the start of the episode.
+            flange_T_ee: (4, 4) end effector in the flange frame [m].
         """
 
     @abstractmethod
@@ -142,6 +145,7 @@ class TwinSetup:
     table: DeployTable
     twin: Twin
     store: EpisodeStore
+    driver: Driver
 
 
 def deploy_at_twin(
@@ -168,13 +172,17 @@ def deploy_at_twin(
     Returns:
         The metrics.
     """
+    from real.deploy.loop import make_guard
     from real.deploy.onnx_policy import OnnxPolicy
+    from real.driver.driver import Driver
     from real.motion.force_guard import check_reflex
     from robots.episodes.store import EpisodeStore
     from sim.twin.twin import start_twin
 
     check_reflex(config.loop.force, config.arm)
     policy = OnnxPolicy(bundle / ONNX_FILE)
+    # Specifications that do not fit the policy are refused before anything starts.
+    make_guard(config.loop, policy.contract)
     table = make_table(policy.contract)
     deciding = {"config": to_plain(config), "policy": file_digest(bundle / ONNX_FILE)}
     journal = StartJournal(out / JOURNAL, deciding)
@@ -183,13 +191,16 @@ def deploy_at_twin(
         held_arm(config.twin.host, table.robot.name, patience=PATIENCE, progress=progress),
         processor_for_twin() as cpu,
         start_twin(replace(config.twin, cpu=cpu), table.make_world) as twin,
+        Driver() as driver,
         table.cameras(twin),
         open_store(path, table.schema(twin), journal) as store,
     ):
-        starts = run_starts(TwinSetup(config, policy, table, twin, store), journal, progress)
+        starts = run_starts(
+            TwinSetup(config, policy, table, twin, store, driver), journal, progress
+        )
     inferences = {start.seed: [round(ms, 3) for ms in start.inference_ms] for start in starts}
     (out / INFERENCES).write_text(json.dumps(inferences) + "\n")
-    metrics = summarise_starts(table, starts)
+    metrics = summarise_starts(table, starts, config.loop.specifications)
     metrics |= table.render(EpisodeStore.open(path, "r"), out)
     journal.remove()
     return metrics
@@ -258,9 +269,10 @@ def run_start(
         HandoffError: an error other than a limit or a stop of the arm ended the episode, or it
             cannot be stored.
     """
+    from flows.session.simulated_arm import arm_of_twin
     from real.deploy.loop import run_episode
     from real.deploy.recording import EpisodeRecording
-    from real.franka.arm import FrankaArm
+    from real.motion.step_spaces import with_law
 
     config = setup.config
     table = setup.table
@@ -279,15 +291,16 @@ def run_start(
             about["calibration"] = to_plain(table.calibration)
         return {"seed": seed, **table.describe(), "success": solved(), **about}
 
-    settings = replace(config.arm, host=config.twin.host, robot=table.robot.config_name)
+    arm_options = with_law(config.arm, setup.policy.contract)
+    settings = replace(arm_options, host=config.twin.host, robot=table.robot.config_name)
     # In memory: a start that a kill cuts off is run again.
     recording = EpisodeRecording(setup.store, outcome)
     with (
         recording,
         table.gripper(twin) as gripper,
-        FrankaArm(settings, twin, twin.wait_for_motion) as arm,
+        arm_of_twin(setup.driver, settings, config.twin, twin) as arm,
     ):
-        space, loop = table.motion(arm.preflight().base_T_ee)
+        space, loop = table.motion(arm.preflight(), arm.flange_T_ee)
         try:
             with recording.of(arm):
                 run_episode(
@@ -298,7 +311,6 @@ def run_start(
                     table.observe,
                     loop,
                     space=space,
-                    flange_T_ee=arm.flange_T_ee,
                     seed=seed,
                     gripper=gripper,
                     stop=table.is_over,
@@ -318,13 +330,17 @@ def run_start(
         # To the clock's 1 ms: the last bits depend on how long the twin has been running.
         seconds=round(recording.record.end - recording.record.begin, 3),
         figures=recording.figures,
+        specifications=outcomes(recording.record.specifications),
         fault=recording.fault,
         inference_ms=recording.record.inference_ms,
     )
 
 
-def summarise_starts(table: DeployTable, starts: Sequence[StartResult]) -> dict[str, Any]:
-    """Returns the metrics of all starts."""
+def summarise_starts(
+    table: DeployTable, starts: Sequence[StartResult], specifications: Mapping[str, str]
+) -> dict[str, Any]:
+    """Returns the metrics of all starts, with the share of those that satisfy each specification;
+    a start that made no step satisfies none."""
     from sim.evaluation.intervals import success_rate
     from sim.twin.twin import realtime_factor
 
@@ -334,9 +350,12 @@ def summarise_starts(table: DeployTable, starts: Sequence[StartResult]) -> dict[
         values = [start.figures[name] for start in starts if start.figures]
         return reduce(values) if values else None
 
+    none = outcomes(dict.fromkeys(specifications, -np.inf))
+    shares = satisfied_shares([start.specifications or none for start in starts], specifications)
     return {
         "starts": len(starts),
         **table.score(starts),
+        **({"specifications": shares} if shares else {}),
         "success": success_rate([start.success for start in starts]),
         "robot": table.robot.config_name,
         "faults": sum(start.fault is not None for start in starts),
@@ -358,6 +377,7 @@ def summarise_starts(table: DeployTable, starts: Sequence[StartResult]) -> dict[
                 "fault": start.fault,
                 "seconds": start.seconds,
                 **start.figures,
+                **({"specifications": start.specifications} if start.specifications else {}),
             }
             for start in starts
         ],

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 60.0
 """Time limit for one chunk of a served policy [s]; no arm waits for it."""
-EXPERT_ENGINES = ("mujoco", "warp")
-"""Engines that run the arm's tasks and their scripted experts."""
+EXPERT_ENGINES = ("mujoco", "warp", "maniskill")
+"""Engines that run the arm's tasks and their scripted experts; ManiSkill with `maniskill.arm`."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,17 @@ def make_agent(
                 "random", load_random, {"agent": "uniform within the bounds of the actions"}
             )
         case "expert":
-            from sim.make import TASKS, is_task
+            from sim.make import TASKS
 
-            if protocol.engine not in EXPERT_ENGINES or not is_task(protocol.task):
+            if protocol.simulator == "isaaclab" and protocol.has_arm_task:
+                load = partial(load_observed_expert, protocol.task, protocol.robot)
+                return Entrant(
+                    "expert", load, {"agent": "the task's scripted expert, over observations"}
+                )
+            if protocol.engine not in EXPERT_ENGINES or not protocol.has_arm_task:
                 raise HandoffError(
                     f"--policy expert: task {protocol.task} of engine {protocol.engine} has no scripted expert; "
-                    f"tasks with one, on {' and '.join(EXPERT_ENGINES)}: {', '.join(TASKS)}."
+                    f"tasks with one, on {', '.join(EXPERT_ENGINES)} and Isaac Lab: {', '.join(TASKS)}."
                 )
             return Entrant(
                 "expert", load_expert, {"agent": "the task's scripted expert, which sees the state"}
@@ -221,6 +226,14 @@ def load_random() -> MakeAgent:
 def load_expert() -> MakeAgent:
     """Returns a factory of the scripted experts of environments."""
     return ExpertAgent
+
+
+def load_observed_expert(task: str, robot: str) -> MakeAgent:
+    """Returns a factory of scripted experts of environments that show observations only."""
+    from sim.evaluation.agent import ObservedExpertAgent
+    from sim.make import find_task
+
+    return partial(ObservedExpertAgent, find_task(task, robot=robot))
 
 
 def load_onnx(path: Path, digest: str, chunking: Chunking, sampling: Sampling) -> MakeAgent:

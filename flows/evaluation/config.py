@@ -1,4 +1,4 @@
-"""Defines the options of the stages `evaluate` and `robustness`."""
+"""Defines the options of the stages `evaluate`, `robustness` and `compare_simulators`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Literal
 
 from flows.config.protocols import push_t_published
-from robots.config import Count, OpenShare, config
+from robots.config import Count, OpenShare, Seed, config
 from sim.evaluation.evaluate import EvaluateConfig
 from sim.evaluation.protocol import Protocol
 from sim.evaluation.robustness import SweepConfig
@@ -62,3 +62,13 @@ class RobustnessConfig:
             device=self.device,
             confidence=self.confidence,
         )
+
+
+@config
+class CompareSimulatorsConfig:
+    """Comparison of policies in several simulators."""
+
+    confidence: OpenShare = 0.95
+    """Two-sided confidence of the intervals."""
+    seed: Seed = 0
+    """Seed of the intervals' resampling."""

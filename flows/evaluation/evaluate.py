@@ -14,7 +14,7 @@ from flows.config.protocols import read_protocol
 from flows.evaluation.agents import Entrant, make_agent
 from robots.errors import HandoffError
 from sim.evaluation.evaluate import EvaluateConfig, evaluate, make_env, run_episodes, write_result
-from sim.evaluation.protocol import Protocol, check_protocol
+from sim.evaluation.protocol import Protocol, check_protocol, check_specifications
 
 if TYPE_CHECKING:
     from flows.runner.display import Display
@@ -50,21 +50,50 @@ def evaluate_command(
         HandoffError: see `evaluate_agents`.
     """
     from sim.evaluation.adastop import AdaStopConfig
-    from sim.evaluation.report import comparison_tables, decision_table, summary_table
+    from sim.evaluation.report import (
+        comparison_tables,
+        decision_table,
+        specification_tables,
+        summary_table,
+    )
 
     protocol = read_protocol(protocol_name)
     out.mkdir(parents=True, exist_ok=True)
     if stages is None:
         results, comparisons = evaluate_agents(protocol, policies, out, config, instruction)
-        tables = [summary_table(results), *comparison_tables(comparisons)]
+        decided = comparison_tables(comparisons)
     else:
         test = AdaStopConfig(n=protocol.episodes // stages, stages=stages, permute="pairs")
         results, outcome, decisions = evaluate_until_decided(
             protocol, policies, out, config, test, instruction
         )
-        tables = [summary_table(results), decision_table(outcome, decisions)]
-    print_tables(tables)
+        decided = [decision_table(outcome, decisions)]
+    print_tables([summary_table(results), *specification_tables(results), *decided])
     print_line(f"report  {out / 'report.html'}")
+
+
+def named_formulas(given: Sequence[str]) -> dict[str, str]:
+    """Reads specifications of a command line.
+
+    Args:
+        given: NAME=FORMULA each.
+
+    Raises:
+        HandoffError: one has no name, or two have the same.
+    """
+    formulas: dict[str, str] = {}
+    for text in given:
+        name, equals, formula = text.partition("=")
+        if not equals or re.fullmatch(r"\w+", name.strip()) is None:
+            raise HandoffError(
+                f"--specification '{text}': expected NAME=FORMULA, such as 'near=always (goal_offset.norm < 0.3)'."
+            )
+        if name.strip() in formulas:
+            raise HandoffError(
+                f"--specification: there are two called '{name.strip()}'. Rename one."
+            )
+        formulas[name.strip()] = formula
+    return formulas
 
 
 def compare_command(folders: Sequence[Path], out: Path | None) -> None:
@@ -102,6 +131,7 @@ def evaluate_agents(
     from sim.evaluation.report import write_report
 
     check_protocol(protocol)
+    check_specifications(config.specifications, protocol)
     entrants = make_entrants(specs, protocol, instruction, config.device)
     results = []
     with Display() as display:
@@ -148,6 +178,7 @@ def evaluate_until_decided(
     from sim.evaluation.report import write_report
 
     check_protocol(protocol)
+    check_specifications(config.specifications, protocol)
     if test.n * test.stages != protocol.episodes:
         raise HandoffError(
             f"adastop: {test.stages} stages of {test.n} episodes do not add up to the {protocol.episodes} episodes of "
@@ -207,6 +238,7 @@ def _run_stage(
         config.workers,
         display.started(label),
         seeds=range(first, first + n),
+        specifications=config.specifications,
     )
     results += episodes
     scores = [episode.score for episode in episodes]

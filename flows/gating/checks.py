@@ -34,12 +34,33 @@ def check_inputs(settings: GateConfig, sources: Mapping[str, Any]) -> None:
             "gate: no input 'twin'. Give a stage that uses deploy, or waive the twin by twin: null, which a real arm "
             "refuses."
         )
+    _check_specifications(settings, sources)
     names = sorted({evaluation.protocol.name for evaluation in sources["scores"]})
     if settings.protocol.name not in names:
         raise HandoffError(
             f"gate: its protocol is {settings.protocol.name}, its input 'scores' has evaluations under "
             f"{', '.join(names)}. Evaluate under the gate's protocol (shared.protocol)."
         )
+
+
+def _check_specifications(settings: GateConfig, sources: Mapping[str, Any]) -> None:
+    from sim.evaluation.protocol import check_specifications
+
+    check_specifications(settings.evaluate.specifications, settings.protocol)
+    _check_stated(settings.specifications, settings.evaluate.specifications, "evaluate")
+    if settings.twin is not None:
+        loop = getattr(getattr(sources["twin"], "table", None), "loop", None)
+        stated = getattr(loop, "specifications", {})
+        _check_stated(settings.twin.specifications, stated, "table.loop of the input 'twin'")
+
+
+def _check_stated(limits: Mapping[str, Any], stated: Mapping[str, str], where: str) -> None:
+    for name in limits:
+        if name not in stated:
+            raise HandoffError(
+                f"gate: there is a limit for the specification '{name}', but {where} states no formula of that name. "
+                "Add it to specifications there."
+            )
 
 
 def incumbent_digest(given: str) -> str:

@@ -78,7 +78,14 @@ def play(
     out.mkdir(exist_ok=True)
     journal = out / JOURNAL if resume else None
     episodes = run_episodes(
-        protocol, load, env, config.batch, config.workers, progress, journal=journal
+        protocol,
+        load,
+        env,
+        config.batch,
+        config.workers,
+        progress,
+        specifications=config.specifications,
+        journal=journal,
     )
     chosen = config if videos is None else replace(config, videos=videos)
     execution = {"runtime": "onnxruntime", "policy": contract.policy, "sampler": contract.sampler}

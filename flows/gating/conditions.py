@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from flows.gating.config import SpecificationLimit
 
 State = Literal["passed", "failed", "not evaluated", "not applicable", "waived"]
 FULFILLED: tuple[State, ...] = ("passed", "not applicable", "waived")
@@ -67,6 +70,30 @@ def at_least(name: str, value: float, limit: float, **more: Any) -> Condition:
     """A condition whose value must reach the limit; a value that is not a number fails."""
     state: State = "passed" if value >= limit else "failed"
     return Condition(name, state, float(value), float(limit), "at least", **more)
+
+
+def specification_conditions(
+    limits: Mapping[str, SpecificationLimit], metrics: Mapping[str, Any], where: str
+) -> Iterator[Condition]:
+    """Conditions on the shares of the episodes that satisfy specifications.
+
+    Args:
+        limits: limits by name of the specification.
+        metrics: metrics of the episodes, with `specifications` as `satisfied_shares` of
+            `robots.specifications.shares` returns them, if there are any.
+        where: suffix of the conditions' names, such as ` at the twin`.
+    """
+    measured = metrics.get("specifications", {})
+    for name, limit in limits.items():
+        title = f"specification {name}{where}"
+        if name not in measured:
+            yield not_evaluated(title, f"the episodes were run without a specification '{name}'")
+            continue
+        share = measured[name]
+        smallest = share["smallest"]
+        least = "" if smallest is None else f", smallest robustness {number(smallest)}"
+        note = f"{share['k']} of {share['n']} episodes, interval up to {share['high']:.3f}{least}"
+        yield at_least(title, share["low"], limit.min_share, note=note, details=dict(share))
 
 
 def not_evaluated(name: str, reason: str) -> Condition:

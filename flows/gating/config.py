@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import field, fields, replace
 from types import MappingProxyType
@@ -9,9 +10,12 @@ from typing import Any
 
 from flows.config.protocols import push_t_published
 from real.deploy.bundle_checks import LatencyConfig
+from real.franka.config import FrankaConfig
+from real.motion.joint_space import LEVER
 from robots.config import Count, Positive, Share, config
 from robots.contract import Precision
-from robots.control.actions import CartesianDelta
+from robots.control.actions import CartesianDelta, JointDelta, StepSpace
+from robots.franka import find_robot
 from sim.evaluation.evaluate import EvaluateConfig
 from sim.evaluation.protocol import Protocol
 
@@ -27,6 +31,15 @@ POSITION_TRACKING_M = 0.02
 
 
 @config
+class SpecificationLimit:
+    """Share of the episodes that must satisfy a specification."""
+
+    min_share: Share = 0.8
+    """Smallest lower end of the interval of the share (Wilson); 20 of 20 episodes have 0.84, and
+    200 of 200 have 0.98."""
+
+
+@config
 class TwinLimits:
     """Limits of the episodes that the exported policy played at the twin."""
 
@@ -37,12 +50,15 @@ class TwinLimits:
     tracking_rms_m: Positive | None = None
     """Largest root mean square distance between streamed and measured position in any start [m];
     None takes `POSITION_TRACKING_M` for streamed positions. Steps keep their target ahead of the
-    arm by up to the leash, and have its length as their limit."""
+    arm by up to the leash, and have its length as their limit; a turn of a joint counts 0.2 m per
+    radian."""
     torque_rate_share: Share = 0.9
     """Largest rate of change of the commanded joint torques, as a share of the robot's limit."""
     contact_share: Share = 0.9
     """Largest external joint torque of a start without a fault, as a share of the threshold at
     which the robot stops."""
+    specifications: dict[str, SpecificationLimit] = field(default_factory=dict)
+    """Shares of the starts that must satisfy specifications of the stage `deploy`, by name."""
 
 
 @config
@@ -73,6 +89,8 @@ class GateConfig:
     """Largest loss to the trained policy, its teacher, the teacher in one step and the incumbent:
     the lower end of the paired difference must be above minus this margin [units of the
     protocol's score]."""
+    specifications: dict[str, SpecificationLimit] = field(default_factory=dict)
+    """Shares of the played episodes that must satisfy specifications of `evaluate`, by name."""
     repeated: Count = 4
     """Number of episodes that are played twice, and must be equal to the bit."""
     incumbent: str = ""
@@ -95,7 +113,7 @@ _LARGER_IS_LOOSER = (
 )
 
 
-def tracking_limit(limits: TwinLimits, steps: CartesianDelta | None) -> float:
+def tracking_limit(limits: TwinLimits, steps: StepSpace | None) -> float:
     """Largest distance between streamed and measured position [m].
 
     Args:
@@ -106,7 +124,11 @@ def tracking_limit(limits: TwinLimits, steps: CartesianDelta | None) -> float:
         return limits.tracking_rms_m
     if steps is None:
         return POSITION_TRACKING_M
-    return steps.leash_translation * sum(axis in ("x", "y", "z") for axis in steps.axes) ** 0.5
+    if isinstance(steps, CartesianDelta):
+        return steps.leash_translation * sum(axis in ("x", "y", "z") for axis in steps.axes) ** 0.5
+    joints = find_robot(FrankaConfig().robot).num_joints
+    leashes = (steps.leash,) * joints if isinstance(steps, JointDelta) else steps.leash
+    return LEVER * math.hypot(*leashes)
 
 
 def tolerance(settings: GateConfig, precision: Precision) -> float:
@@ -114,9 +136,7 @@ def tolerance(settings: GateConfig, precision: Precision) -> float:
     return TOLERANCES[precision] if settings.tolerance is None else settings.tolerance
 
 
-def looser(
-    settings: GateConfig, precision: Precision, steps: CartesianDelta | None = None
-) -> list[str]:
+def looser(settings: GateConfig, precision: Precision, steps: StepSpace | None = None) -> list[str]:
     """Names the limits that are looser than the defaults, with both values; a real arm refuses a
     bundle that was released under such limits.
 
@@ -129,7 +149,7 @@ def looser(
     return [*_looser("", _stated(settings, precision, steps), usual)]
 
 
-def _stated(settings: GateConfig, precision: Precision, steps: CartesianDelta | None) -> GateConfig:
+def _stated(settings: GateConfig, precision: Precision, steps: StepSpace | None) -> GateConfig:
     """The limits with those in place of None that the bundle's precision and actions have."""
     twin = settings.twin
     if twin is not None:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flows.gating.ancestry import compared_with, find_ancestry, read_evaluations
-from flows.gating.conditions import Condition, at_least, at_most, not_evaluated, number, unmet
+from flows.gating.conditions import (
+    Condition,
+    at_least,
+    at_most,
+    not_evaluated,
+    number,
+    specification_conditions,
+    unmet,
+)
 from flows.gating.config import GateConfig
 from flows.gating.outcome import (
     FIGURES,
@@ -130,6 +138,7 @@ def _played(
         closed_loop.success(settings, played),
         *closed_loop.against_ancestors(settings, played, ancestry, evaluations),
         closed_loop.against_incumbent(settings, played, gated.incumbent_played),
+        *specification_conditions(settings.specifications, played.metrics, ""),
     ]
     figures = ("score", "score_low", "score_high", "success")
     metrics = {key: played.metrics[key] for key in figures}

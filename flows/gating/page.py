@@ -16,7 +16,7 @@ from flows.gating.outcome import LATENCIES, PAGE, Gated
 from flows.gating.side_by_side import record_side_by_side
 from flows.reports.results import sampler_text
 from robots.config import to_plain
-from robots.html_page import banner, contents, head, heading, picture, table, tiles, videos
+from robots.html_page import FOOT, banner, contents, head, heading, picture, table, tiles, videos
 from robots.storage.durable import write_atomically
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _page(gated: Gated, out: Path) -> Iterator[str]:
     for name, lines in sections.items():
         yield heading(name)
         yield from lines or ["<p class='soft'>none</p>"]
-    yield "</html>"
+    yield FOOT
 
 
 def _about(contract: Contract) -> str:

@@ -8,10 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from flows.gating.conditions import Condition, at_least, at_most, not_evaluated
+from flows.gating.conditions import (
+    Condition,
+    at_least,
+    at_most,
+    not_evaluated,
+    specification_conditions,
+)
 from flows.gating.config import TwinLimits, tracking_limit
 from flows.runner.artifact import read_manifest
-from robots.control.actions import CartesianDelta
+from robots.control.actions import StepSpace
 
 NAMES = (
     "success at the twin",
@@ -27,7 +33,7 @@ def twin_conditions(
     limits: TwinLimits | None,
     twin: Path | None,
     bundle_digest: str | None,
-    steps: CartesianDelta | None = None,
+    steps: StepSpace | None = None,
 ) -> list[Condition]:
     """Returns the conditions on the episodes at the twin.
 
@@ -47,11 +53,15 @@ def twin_conditions(
     if manifest["inputs"].get("bundle") != bundle_digest:
         reason = f"{manifest['stage']} ran another bundle"
         return [not_evaluated("twin", reason)]
-    return [*_outcomes(limits, manifest["metrics"], steps), *_margins(limits, twin, manifest)]
+    return [
+        *_outcomes(limits, manifest["metrics"], steps),
+        *_margins(limits, twin, manifest),
+        *specification_conditions(limits.specifications, manifest["metrics"], " at the twin"),
+    ]
 
 
 def _outcomes(
-    limits: TwinLimits, metrics: Mapping[str, Any], steps: CartesianDelta | None
+    limits: TwinLimits, metrics: Mapping[str, Any], steps: StepSpace | None
 ) -> Iterator[Condition]:
     rate = metrics["success"]
     yield at_least(

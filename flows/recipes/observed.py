@@ -1,4 +1,5 @@
-"""Checks that policies observe fields which their demonstrations and environments have.
+"""Checks that policies observe fields which their demonstrations and environments have, that the
+actions of both are of one kind, and that the table of a deployment is that of a simulated task.
 
 Otherwise a policy that observes `drawer` in a task without one, or a forgotten protocol, fails only
 after the stages before it. Tasks of an arm and gym-pusht declare their fields. Where the task is
@@ -14,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from flows.deployment.config import DeployConfig
+from flows.deployment.config import DeployConfig, DeployTaskConfig
 from flows.runner.stage import Stage
 from flows.session.config import HilEnvConfig
 from flows.stages.data.config import (
@@ -27,13 +28,15 @@ from flows.stages.data.config import (
 )
 from flows.stages.data.ingest import SHIPPED
 from flows.stages.data.relabel import RelabelConfig
+from policies.chunk_policy_config import EncodedPolicyConfig
 from robots.episodes.curation.choose import SplitConfig, check_splits
 from robots.episodes.demonstrations import field_role, open_demonstrations
 from robots.episodes.ingest import IngestConfig
 from robots.episodes.sources import find_demonstrations
 from robots.errors import HandoffError, suggest
 from sim.evaluation.protocol import Protocol, vector_fields
-from sim.make import find_task
+from sim.make import TASKS, find_task, is_task
+from sim.scene.cameras import CamerasConfig
 
 PUSH_T = "push_t"
 WORLD_MODEL = "world_model"
@@ -63,6 +66,8 @@ class Fields(NamedTuple):
     """Whether `names` and `pictures` are all: cameras, point clouds and actions, too."""
     most_episodes: int | None = None
     """Largest number of episodes; None if it is not known."""
+    task: str = ""
+    """Task of the episodes; empty if it is not known."""
 
 
 class Observed(NamedTuple):
@@ -83,13 +88,16 @@ def check_observed(stage: Stage, *, data: bool = True) -> None:
         data: whether data sets that the recipe names are opened for their fields.
 
     Raises:
-        HandoffError: the stage's demonstrations or environments have no such field.
+        HandoffError: the stage's demonstrations or environments have no such field, their actions
+            are of different kinds, or its table is that of a task which is not simulated.
     """
+    _check_table(stage, data=data)
+    _check_actions(stage)
     here = list(_observed(stage))
     for name, source in stage.inputs.items():
         recorded = recorded_fields(source, data=data) if source.kind == "episodes" else None
         if recorded is not None:
-            _check(stage, f"its input '{name}'", here, recorded)
+            _check(stage, f"its input '{name}'", [*here, *_estimated(stage)], recorded)
             _check_parts(stage, recorded)
     environment = None if WORLD_MODEL in stage.inputs else _environment(stage.config)
     if environment is not None:
@@ -109,6 +117,60 @@ def _check(stage: Stage, where: str, observed: list[Observed], given: Fields) ->
                     f"stage {stage.name}: {entry.option}{owner} has the field '{field}', which {where} ({given.of}) "
                     f"lacks; {suggest(field, sorted(known), 'it has')}"
                 )
+
+
+def _check_table(stage: Stage, *, data: bool) -> None:
+    """Checks that the task of the policy that a stage deploys at a task's table is a simulated
+    one."""
+    if not isinstance(getattr(stage.config, "table", None), DeployTaskConfig):
+        return
+    bundle = stage.inputs.get("bundle")
+    demos = None if bundle is None else bundle.inputs.get("demos")
+    recorded = None if demos is None else recorded_fields(demos, data=data)
+    if recorded is None or not recorded.task or is_task(recorded.task):
+        return
+    raise HandoffError(
+        f"stage {stage.name}: its table is that of the policy's task, and '{recorded.task}' ({recorded.of}) is not "
+        f"simulated. Give the stage ingest map.task=TASK if the episodes are of a simulated task, or remove "
+        f"~{stage.name}; {suggest(recorded.task, TASKS)}"
+    )
+
+
+def _check_actions(stage: Stage) -> None:
+    """Checks that the environments of a stage take the kind of action that its policy has imitated,
+    as far as the demonstrations are scripted: a step of a joint and a joint position have one
+    shape, and the policy would fail without a word."""
+    protocol = getattr(stage.config, "protocol", None)
+    demos = _imitated(stage)
+    if not isinstance(protocol, Protocol) or not protocol.robot or demos is None:
+        return
+    config = demos.config
+    recorded = _kind_of_actions(config.task, config.robot, config.demonstrate.mujoco.actions)
+    taken = _kind_of_actions(protocol.task, protocol.robot, protocol.options.get("actions"))
+    if recorded != taken:
+        raise HandoffError(
+            f"stage {stage.name}: the environments of its protocol take actions of the kind '{taken}', the policy "
+            f"imitates '{recorded}' of the stage {demos.name}. Set {stage.name}.protocol.options.actions.kind="
+            f"{recorded}, or {demos.name}.demonstrate.mujoco.actions.kind={taken}."
+        )
+
+
+def _imitated(stage: Stage) -> Stage | None:
+    """The scripted demonstrations that the policy of a stage has imitated; None if it has
+    others."""
+    source = next((stage.inputs[name] for name in POLICY_INPUTS if name in stage.inputs), None)
+    if source is None:
+        return None
+    demos = source.inputs.get("demos")
+    if source.uses == "pretrain" and demos is not None and isinstance(demos.config, ScriptedConfig):
+        return demos
+    return _imitated(source)
+
+
+def _kind_of_actions(task: str, robot: str, chosen: Any) -> str:
+    """The kind of the actions that environments of a task take, by their option or of the task."""
+    kind = chosen.get("kind") if isinstance(chosen, Mapping) else getattr(chosen, "kind", None)
+    return str(kind or find_task(task, robot=robot).actions.kind)
 
 
 def _check_parts(stage: Stage, recorded: Fields) -> None:
@@ -140,6 +202,13 @@ def _observed(stage: Stage) -> Iterator[Observed]:
             yield Observed(stage.name, f"{path}.{option}", names, kind)
 
 
+def _estimated(stage: Stage) -> Iterator[Observed]:
+    """Yields the fields that a policy estimates, which its demonstrations alone must have."""
+    policy = getattr(stage.config, "policy", None)
+    if isinstance(policy, EncodedPolicyConfig) and policy.estimated_fields:
+        yield Observed(stage.name, "policy.estimated_fields", policy.estimated_fields)
+
+
 def _observed_by_policy(stage: Stage) -> Iterator[Observed]:
     """Yields the fields that the policy of a stage observes, or of the first of its inputs that has
     one."""
@@ -159,13 +228,22 @@ def _environment(config: Any) -> Fields | None:
         return Fields("the push-T table", frozenset(find_task(PUSH_T).observations))
     if isinstance(getattr(config, "env", None), HilEnvConfig):
         return _task(config.env.task, config.env.robot)
-    if isinstance(config, ScriptedConfig | RecordPlayConfig):
-        return _task(config.task, config.robot)
+    if isinstance(config, ScriptedConfig):
+        simulator = config.demonstrate.simulator
+        if simulator is not None and "rgb" in simulator.maniskill.observation:
+            # ManiSkill's own cameras.
+            return None
+        options = simulator or config.demonstrate.mujoco
+        return _task(config.task, config.robot, options.cameras)
+    if isinstance(config, RecordPlayConfig):
+        return _task(config.task, config.robot, config.play.mujoco.cameras)
     for block in (config, getattr(config, "algorithm", None)):
         protocol = getattr(block, "protocol", None)
         if isinstance(protocol, Protocol):
-            names = vector_fields(protocol)
-            return None if names is None else Fields(f"protocol {protocol.name}", names)
+            known = vector_fields(protocol)
+            if known is None:
+                return None
+            return Fields(f"protocol {protocol.name}", frozenset(known))
     return None
 
 
@@ -189,11 +267,16 @@ def _imported(config: IngestConfig) -> Fields | None:
     }
     of = f"{path.name}, episodes of {schema.name}"
     most = 2 * taken if config.mirror else taken
-    return Fields(of, frozenset(fields), pictures, True, most)
+    return Fields(of, frozenset(fields), pictures, True, most, schema.name)
 
 
-def _task(task: str, robot: str) -> Fields:
-    return Fields(f"task {task}", frozenset(find_task(task, robot=robot).observations))
+def _task(task: str, robot: str, cameras: CamerasConfig | None = None) -> Fields:
+    pictures = {}
+    if cameras is not None:
+        size = cameras.height, cameras.width
+        pictures = {f"image_{name}": size for name in cameras.names}
+    names = frozenset(find_task(task, robot=robot).observations)
+    return Fields(f"task {task}", names, pictures, task=task)
 
 
 def recorded_fields(stage: Stage, *, data: bool = True) -> Fields | None:
@@ -223,5 +306,8 @@ def recorded_fields(stage: Stage, *, data: bool = True) -> Fields | None:
     of = ", ".join(dict.fromkeys(source.of for source in known))
     numbers = [source.most_episodes for source in known if source.most_episodes is not None]
     most = sum(numbers) if len(numbers) == len(known) else None
+    tasks = {source.task for source in known}
+    task = (config.task if isinstance(config, MergeConfig) else None) or ""
+    task = task or (tasks.pop() if len(tasks) == 1 else "")
     # Another reward adds fields, which no policy observes.
-    return Fields(of, names, pictures, all(source.whole for source in known), most)
+    return Fields(of, names, pictures, all(source.whole for source in known), most, task)

@@ -1,7 +1,8 @@
 """Checks what the image encoders of a policy see of the pictures of the recipe's data sets, before
 anything is read.
 
-Pictures are those of data sets that a recipe names, as far as `flows.recipes.observed` knows them.
+Pictures are those of data sets that a recipe names, and of simulated cameras, as far as
+`flows.recipes.observed` knows them.
 """
 
 from __future__ import annotations

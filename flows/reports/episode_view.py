@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from robots.episodes.formats.source import SourceEpisode, SourceSchema
-from robots.html_page import head, heading, table
+from robots.html_page import FOOT, head, heading, table
 from robots.language.text import UNIT as TEXT
 from robots.spec import FieldSpec, unit_words
 from robots.storage.durable import write_atomically
@@ -37,20 +37,21 @@ PERSON = "intervention"
 _WIDTH, _HEIGHT = 1000, 120
 """Size of a plot [units of the drawing]."""
 _COLOURS = (
-    "#1769aa",
-    "#e4572e",
-    "#2e8b57",
-    "#8e5bb5",
-    "#c98a00",
-    "#7b4f2c",
-    "#b0335f",
-    "#5c6b80",
+    "light-dark(#1769aa, #6cb4ee)",
+    "light-dark(#c2410c, #fb8c5a)",
+    "light-dark(#1f7a45, #62c08a)",
+    "light-dark(#7b46a6, #c39be8)",
+    "light-dark(#8a6100, #e0b04a)",
+    "light-dark(#7b4f2c, #cfa27c)",
+    "light-dark(#a82d59, #f08fb4)",
+    "light-dark(#55636f, #a9b7c4)",
 )
+"""Colours of the entries in light and dark, as text of the contrast that WCAG asks for."""
 
 _STYLE = """
 <style>
-.bar { position: sticky; top: 0; background: var(--paper); padding: .6rem 0; z-index: 1; display: flex; gap: 1rem;
-       align-items: center; border-bottom: 1px solid var(--line); }
+.bar { position: sticky; top: 0; background: var(--paper); padding: .6rem 0; z-index: 1;
+       display: flex; flex-wrap: wrap; gap: .4rem 1rem; align-items: center; border-bottom: 1px solid var(--line); }
 .bar input { flex: 1; } .bar button { font: inherit; min-width: 5rem; }
 .bar output { min-width: 9rem; font-variant-numeric: tabular-nums; }
 .cameras { display: flex; flex-wrap: wrap; gap: 1rem; } .cameras figure { margin: .6rem 0; }
@@ -61,7 +62,8 @@ _STYLE = """
 .plot .proposed { stroke-dasharray: 4 3; } .plot .person { fill: #c98a00; opacity: .18; }
 .legend { font-size: .82rem; color: var(--soft); margin: .1rem 0 1rem; } .legend b { font-weight: 600; }
 .legend span { font-weight: 600; margin-right: .4rem; white-space: nowrap; }
-a.step { cursor: pointer; text-decoration: underline; }
+button.step { font: inherit; color: var(--accent); background: none; border: 0; padding: 0; min-height: 24px;
+              cursor: pointer; text-decoration: underline; }
 </style>
 """
 _SCRIPT = """
@@ -95,7 +97,7 @@ for (const plot of document.querySelectorAll('.plot')) plot.onclick = event => {
   const box = plot.getBoundingClientRect();
   show((data.steps - 1) * (event.clientX - box.left) / box.width);
 };
-for (const link of document.querySelectorAll('a.step')) link.onclick = () => show(+link.dataset.step);
+for (const link of document.querySelectorAll('button.step')) link.onclick = () => show(+link.dataset.step);
 show(0);
 </script>
 """.replace("WIDTH", str(_WIDTH))
@@ -161,7 +163,7 @@ def _page(schema: SourceSchema, number: int, episode: SourceEpisode) -> Iterator
     )
     if cameras:
         images = [
-            f"<figure><img data-name='{html.escape(name)}' alt='{html.escape(name)}'>"
+            f"<figure><img data-name='{html.escape(name)}' alt='camera {html.escape(name)}'>"
             f"<figcaption>{html.escape(name)}</figcaption></figure>"
             for name in cameras
         ]
@@ -176,7 +178,7 @@ def _page(schema: SourceSchema, number: int, episode: SourceEpisode) -> Iterator
     # A script's content ends at the first "</", whatever it is part of.
     text = json.dumps(data).replace("</", "<\\/")
     yield f"<script type='application/json' id='data'>{text}</script>"
-    yield _SCRIPT
+    yield _SCRIPT + FOOT
 
 
 def _events(found: list[EpisodeEvent]) -> Iterator[str]:
@@ -184,7 +186,7 @@ def _events(found: list[EpisodeEvent]) -> Iterator[str]:
         return
     yield heading("Events")
     items = [
-        f"<li><a class='step' data-step='{event.step}'>step {event.step}</a>: {html.escape(event.what)}"
+        f"<li><button class='step' data-step='{event.step}'>step {event.step}</button>: {html.escape(event.what)}"
         for event in found
     ]
     yield f"<ul>{''.join(items)}</ul>"
@@ -243,7 +245,7 @@ def _plot(values: np.ndarray, other: np.ndarray | None, person: np.ndarray | Non
         for entry in range(columns.shape[1]):
             points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y[:, entry], strict=True))
             colour = _COLOURS[entry]
-            lines.append(f"<polyline class='{kind}' stroke='{colour}' points='{points}'/>")
+            lines.append(f"<polyline class='{kind}' style='stroke: {colour}' points='{points}'/>")
     return (
         f"<svg class='plot' viewBox='0 0 {_WIDTH} {_HEIGHT}' preserveAspectRatio='none'>{_bands(person)}"
         f"{''.join(lines)}<line class='cursor' x1='0' x2='0' y1='0' y2='{_HEIGHT}'/></svg>"

@@ -17,7 +17,7 @@ from flows.reports.run_records.reading import RecordedRun
 from flows.reports.run_records.run_text import run_rows, stage_rows
 from flows.runner.artifact import read_manifest
 from robots.errors import HandoffError
-from robots.html_page import head, table
+from robots.html_page import FOOT, head, table
 from robots.storage.durable import write_atomically
 
 BOX_WIDTH, BOX_HEIGHT = 176, 58
@@ -178,7 +178,7 @@ def _content(nodes: Sequence[LineageNode], reference: LineageNode) -> Iterator[s
     yield from _differences(nodes, reference)
     for node in reversed(nodes):
         yield from _section(node)
-    yield "</html>"
+    yield FOOT
 
 
 def _graph(nodes: Sequence[LineageNode]) -> str:
@@ -188,7 +188,7 @@ def _graph(nodes: Sequence[LineageNode]) -> str:
     height = max(y for _, y in places.values()) + BOX_HEIGHT + 2
     parts = [
         f"<figure style='overflow-x:auto'><svg viewBox='0 0 {width} {height}' width='{width}' "
-        f"height='{height}' role='img' aria-label='lineage' font-size='13' "
+        f"height='{height}' role='group' aria-label='lineage' font-size='13' "
         "font-family='system-ui, sans-serif'>"
     ]
     for node in nodes:

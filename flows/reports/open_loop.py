@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from robots.html_page import banner, contents, head, heading, picture, table, tiles
+from robots.html_page import FOOT, banner, contents, head, heading, picture, table, tiles
 from robots.storage.durable import write_atomically
 from sim.evaluation.intervals import bootstrap_mean
 
@@ -168,6 +168,7 @@ def _page(metrics: dict[str, Any], card: PolicyCard) -> list[str]:
         "<p>The policy sees recorded observations, so its errors do not add up as they do when it acts. A policy may "
         "also follow another way than the person and still succeed: only episodes that it plays tell how often it "
         "does. Errors are averaged per episode; intervals resample episodes.</p>",
+        FOOT,
     ]
 
 

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from flows.reports.speed import SPEED, policy_speeds, speed_section
 from flows.runner.artifact import read_manifest
-from robots.html_page import banner, contents, head, heading, picture, table, tiles, videos
+from robots.html_page import (
+    FOOT,
+    banner,
+    contents,
+    head,
+    heading,
+    picture,
+    scrolled,
+    table,
+    tiles,
+    videos,
+)
 from robots.storage.durable import write_atomically
 
 if TYPE_CHECKING:
@@ -65,16 +76,14 @@ def _page(path: Path, summary: Summary) -> Iterator[str]:
     sections = [RESULTS, *([COMPARISONS] if compared else []), *([SPEED] if speeds else [])]
     yield contents([*sections, *(result.name for result in summary.stages)])
     yield heading(RESULTS)
-    yield "<div class='scroll'><table><tr><th>stage<th>result<th class='short'>time<th>cached</tr>"
-    for result in summary.stages:
-        yield _row(result)
-    yield "</table></div>"
+    headings = "<tr><th>stage<th>result<th class='short'>time<th>cached</tr>"
+    yield scrolled(headings + "".join(_row(result) for result in summary.stages))
     yield from compared
     if speeds:
         yield from speed_section(speeds)
     for result in summary.stages:
         yield from _stage(folder, result, manifests[result.name])
-    yield "</html>"
+    yield FOOT
 
 
 def _made(manifests: Mapping[str, Mapping[str, Any]]) -> str:
@@ -159,15 +168,13 @@ def _comparisons(summary: Summary, manifests: Mapping[str, Mapping[str, Any]]) -
         yield heading(COMPARISONS)
     for protocol, results in by_protocol.items():
         yield f"<p>Under the protocol {html.escape(protocol)}, with the same seeds:</p>"
-        yield "<table><tr><th>stage<th>score<th>success<th>95 % interval</tr>"
+        rows = []
         for result in results:
             success = result.metrics["success"]
-            yield (
-                f"<tr><td>{html.escape(result.name)}<td>{result.metrics['score']:.3f}"
-                f"<td>{success['k']} of {success['n']}"
-                f"<td>{success['low']:.2f} to {success['high']:.2f}</tr>"
-            )
-        yield "</table>"
+            solved = f"{success['k']} of {success['n']}"
+            interval = f"{success['low']:.2f} to {success['high']:.2f}"
+            rows.append((result.name, f"{result.metrics['score']:.3f}", solved, interval))
+        yield table(("stage", "score", "success", "95 % interval"), rows)
 
 
 def _stage(folder: Path, result: StageResult, manifest: Mapping[str, Any]) -> Iterator[str]:

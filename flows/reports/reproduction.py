@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.runner.artifact import TELEMETRY, read_manifest, write_json
-from robots.html_page import head, table
+from robots.html_page import FOOT, head, table
 from robots.storage.durable import write_atomically
 
 MEASURED = re.compile(
@@ -277,7 +277,7 @@ def _page(result: Reproduction) -> Iterator[str]:
             )
         if stage.files:
             yield table(("files",), [(file,) for file in stage.files])
-    yield "</html>"
+    yield FOOT
 
 
 def _metric_row(entry: MetricDifference) -> tuple[str, ...]:

@@ -128,6 +128,19 @@ def _comparison(metrics: Mapping[str, Any]) -> str:
     )
 
 
+def _deployments(metrics: Mapping[str, Any]) -> str:
+    """Describes the success of every deployment, and how many true parameters the tuned intervals
+    hold."""
+    solved = [
+        f"{each['name']} {each['success']['k']} of {each['success']['n']}"
+        for each in metrics["deployments"]
+    ]
+    parameters = metrics.get("parameters", [])
+    inside = sum(each["inside"] for each in parameters)
+    tuned = f"; {inside} of {len(parameters)} true parameters in their tuned intervals"
+    return f"solved: {', '.join(solved)}{tuned if parameters else ''}"
+
+
 def _robustness(metrics: Mapping[str, Any]) -> str:
     """Describes every policy's success in the nominal scene and under its worst condition."""
     phrases = []
@@ -170,7 +183,7 @@ def sampler_text(sampler: str) -> str:
 def describe(uses: str, metrics: Mapping[str, Any]) -> str:
     """Describes the result of a kind of stage in one phrase; of an unknown kind, its numbers."""
     match uses:
-        case "ingest" | "scripted" | "demonstrate" | "rollouts":
+        case "ingest" | "scripted" | "demonstrate" | "rollouts" | "excite" | "excite_arm":
             return f"{counted(metrics['episodes'], 'episode')}, {metrics['frames']:,} frames"
         case "examine":
             errors, warnings = metrics["errors"], metrics["warnings"]
@@ -223,6 +236,8 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
             return _tuning(metrics)
         case "compare":
             return _comparison(metrics)
+        case "compare_deployments":
+            return _deployments(metrics)
         case "export":
             return f"{sampler_text(metrics['sampler'])}, {metrics['bytes'] / 1e6:.1f} MB"
         case "gate":

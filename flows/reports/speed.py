@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flows.reports.results import DISTILL, TEACHERS
-from robots.html_page import heading
+from robots.html_page import heading, table
 
 if TYPE_CHECKING:
     from flows.reports.results import StageResult, Summary
@@ -73,8 +72,8 @@ def speed_section(speeds: Sequence[PolicySpeed]) -> Iterator[str]:
         "<p>Time of one observation on one thread: of torch after the evaluation, on the machine that ran it; of "
         "ONNX Runtime in the gate, whose success is that of the exported file.</p>"
     )
-    yield "<div class='scroll'><table><tr><th>stage<th>policy<th>runtime<th>steps<th>median<th>p99<th>success"
-    yield "<th>95 % interval</tr>"
+    headings = ("stage", "policy", "runtime", "steps", "median", "p99", "success", "95 % interval")
+    rows = []
     for each in speeds:
         success = each.success
         cells = (
@@ -87,8 +86,8 @@ def speed_section(speeds: Sequence[PolicySpeed]) -> Iterator[str]:
             f"{success['k']} of {success['n']}",
             f"{success['low']:.2f} to {success['high']:.2f}",
         )
-        yield "<tr>" + "".join(f"<td>{html.escape(cell)}" for cell in cells) + "</tr>"
-    yield "</table></div>"
+        rows.append(cells)
+    yield table(headings, rows)
     if len(speeds) > 1:
         points = [
             TimedSuccess(

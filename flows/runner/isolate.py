@@ -11,7 +11,7 @@ from typing import Any
 
 from flows.runner.lock import WriteLock
 from flows.runner.memory import peak_memory, tree_memory
-from flows.runner.run_end import stop_if_ended
+from flows.runner.run_end import interrupt_run, stop_if_ended
 from flows.runner.stage_code import StageCode
 from robots.errors import HandoffError
 from robots.imported_code import check_data, install_guard
@@ -54,6 +54,9 @@ def run_isolated(
     child = Child(f"handoff-{name}", _work, (lock, code, function, arguments), daemon=False)
     try:
         return _listen(name, child, progress)
+    except KeyboardInterrupt:
+        interrupt_run()
+        raise
     finally:
         end([child.process])
 

@@ -23,6 +23,7 @@ from typing import Any
 from flows.runner.run_end import stop_if_ended
 from robots.errors import HandoffError
 from robots.interfaces import Progress
+from robots.processes import LONGEST_COMMAND
 from robots.storage.durable import explain_write_errors
 
 PATIENCE_SECONDS = 30.0
@@ -108,8 +109,36 @@ def exclusive_lock(stage: str, progress: Progress) -> Iterator[None]:
         # Other users must be able to open it, whatever the umask.
         os.fchmod(descriptor, 0o644)
     with _opened(descriptor):
-        _wait(descriptor, stage, "a stage of another run that must be alone", progress)
+        waited = f"a stage that must be alone,{_holder(descriptor) or ' of another run'}"
+        _wait(descriptor, stage, waited, progress)
         yield
+
+
+def _holder(descriptor: int) -> str:
+    """Names the process that holds a lock file and its command, to follow what it holds; empty
+    where the kernel does not say."""
+    inode = os.fstat(descriptor).st_ino
+    try:
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return ""
+    for words in locks:
+        if words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
+            return f" of process {words[4]}{_command(words[4])}"
+    return ""
+
+
+def _command(process: str) -> str:
+    """The command of a process behind its interpreter, or its title if it has set one, in brackets;
+    empty for a process that has ended."""
+    try:
+        written = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+    words = written.rstrip("\0").split("\0")
+    program, *arguments = words[1:] or words
+    line = " ".join([Path(program).name, *arguments])
+    return f" ({line[:LONGEST_COMMAND]})" if line else ""
 
 
 def _wait(descriptor: int, stage: str, holder: str, progress: Progress) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flows.config.resources import Resources, suffices
-from flows.runner.run_end import RUN_ENDED
+from flows.runner.run_end import RUN_ENDED, interrupt_run
 from flows.runner.stage import Stage, StageOutcome
 from robots.errors import HandoffError
 
@@ -125,7 +125,7 @@ def run_graph(
                 stage_finished()
     except BaseException:
         # Ctrl-C or a signal: the threads that wait for the stages end their processes.
-        RUN_ENDED.set()
+        interrupt_run()
         raise
 
 

@@ -67,6 +67,8 @@ class ArmSupervisor:
         address, token = console_address()
         about: dict[str, Any] = {"task": task, "stage": stage, "rate_hz": rate_hz}
         about |= {"actions": spec.names, "still": still, **(shown or {})}
+        # An arm can be driven home and guided by hand between two episodes.
+        about["reset"] = {"home": "", "limp": ""}
         client = ConsoleClient(address, token, {**about, **(described_cameras() if drawn else {})})
         client.start()
         self._client = client
@@ -87,9 +89,20 @@ class ArmSupervisor:
         """Requests a hold and waits until the console holds; the arm stays still until a person
         resumes."""
         self.operator.hold(reason)
-        while not (self.supervision.paused or self.supervision.stopped):
+        self._await_hold()
+
+    def open_reset(self, why: str, *, wait: bool) -> None:
+        """See `ConsoleOperator.open_reset`; returns once the arm holds still, if it is to."""
+        self.operator.open_reset(why, wait=wait)
+        self.supervision.poll()
+        if wait:
+            self._await_hold()
+
+    def _await_hold(self) -> None:
+        person = self.supervision
+        while not ((person.paused and not person.reset_motion) or person.stopped):
             time.sleep(WAIT_SECONDS)
-            self.supervision.poll()
+            person.poll()
 
     def await_recovery(self, why: str, *, asks_cause: bool) -> Recovery | None:
         """Shows a fault, and waits until a person recovers the arm.

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from sim.vec_env import EngineVecEnv
 
 
+SIMULATED = {
+    "home": "The simulation lays arm and scene at every start; Redo lays the same start again.",
+    "limp": "A simulation has no arm to guide by hand: `handoff record TASK --arm twin` has one.",
+}
+"""Why a session in simulation offers no drive home and no hand guiding, for the pages."""
+
+
 def robot_label(config: HilEnvConfig) -> str:
     """Returns the name of the arm that is recorded with every episode."""
     return f"{config.robot} mujoco" if config.arm is None else f"{config.robot} twin"
@@ -249,6 +256,7 @@ def _console_operator(
         "rate_hz": rate,
         "actions": spec.names,
         "still": still,
+        "reset": SIMULATED,
         "joint_limits": [task.robot.limits.q_min.tolist(), task.robot.limits.q_max.tolist()],
         **described_cameras(),
     }
@@ -274,6 +282,14 @@ def inform(operator: Operator, facts: Mapping[str, str]) -> None:
         operator.inform(facts)
 
 
+def hold(operator: Operator, why: str) -> None:
+    """Holds the arm of a person at the console, and tells them why."""
+    from real.console.console_operator import ConsoleOperator
+
+    if isinstance(operator, ConsoleOperator):
+        operator.hold(why)
+
+
 def finish(operator: Operator, why: str) -> None:
     """Tells a person at the console that the session is over, and why."""
     from real.console.console_operator import ConsoleOperator
@@ -292,8 +308,14 @@ def person_name(config: HilOperator) -> str:
 def still_policy(spec: Any, robot: Robot) -> Callable[[Observation], np.ndarray]:
     """Returns a policy that keeps the arm still, with actions (1, A); the baseline of
     demonstrations."""
+    from real.teleop.takeover import AGENT
+    from robots.control.actions import PD_TARGET
     from robots.control.gripper_commands import CommandedGripper
 
+    if spec.interface == PD_TARGET:
+        return lambda observation: np.clip(
+            np.asarray(observation[AGENT], dtype=np.float64), spec.low, spec.high
+        )
     still = np.zeros((1, spec.size))
     if not spec.names or spec.names[-1] != "gripper":
         return lambda observation: still

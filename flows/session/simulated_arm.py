@@ -4,6 +4,7 @@ protocols of a real one, and the limits of an arm with a gripper."""
 from __future__ import annotations
 
 from dataclasses import field
+from typing import TYPE_CHECKING
 
 from real.franka.config import FrankaConfig
 from real.franka.gripper import GripperDriverConfig
@@ -12,6 +13,11 @@ from real.motion.governor import GovernorConfig
 from real.motion.stream import StreamConfig
 from robots.config import config
 from sim.twin.twin import TwinConfig
+
+if TYPE_CHECKING:
+    from real.driver.driven_arm import DrivenArm
+    from real.driver.driver import Driver
+    from sim.twin.twin import Twin
 
 IMPEDANCE = ImpedanceConfig(
     error_clip=GAINS.force_limit / GAINS.stiffness[0],
@@ -58,3 +64,20 @@ class SimulatedArm:
     steps."""
     twin: TwinConfig = field(default_factory=TwinConfig)
     """Address and clock of the simulated robot."""
+
+
+def arm_of_twin(
+    driver: Driver, settings: FrankaConfig, options: TwinConfig, twin: Twin
+) -> DrivenArm:
+    """The arm of a running twin, whose targets arrive late where the twin deviates so.
+
+    Args:
+        driver: the process that drives it.
+        settings: options of the arm, with the address of the twin.
+        options: those with which the twin was started.
+        twin: the running twin, which is the clock of the arm.
+    """
+    from real.driver.driven_arm import DrivenArm
+
+    delay = options.deviations.delay
+    return DrivenArm(driver, settings, twin, twin.wait_for_motion, delay)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from flows.session.twin_faults import Fault, FaultSchedule, check_hosts, read_faults
 from robots.errors import HandoffError
 from robots.franka import RobotName
+from sim.scene.deviations import Deviations
 
 if TYPE_CHECKING:
     from robots.interfaces import Clock
@@ -49,6 +50,8 @@ class StandaloneTwin:
     """Seed of the start."""
     friction: Literal["none", "published"] = "none"
     """Friction of the joints, see `sim.twin.twin.TwinConfig`."""
+    deviations: Deviations = field(default_factory=Deviations)
+    """Values in which the arms and the objects on their tables differ from their models."""
     robots: int = 1
     """Number of arms, each with a table of its own: at `host` and the addresses after it."""
 
@@ -77,12 +80,17 @@ def twin_command(options: StandaloneTwin, faults: Path | None) -> None:
     """Runs the twins until Ctrl-C or SIGTERM.
 
     Raises:
-        HandoffError: no such task, an address that is taken or not of this computer, or a file of
-            faults that cannot be read.
+        HandoffError: no such task, an address that is taken or not of this computer, a file of
+            faults that cannot be read, or deviations that only a driver of Handoff has.
     """
     from rich.console import Console
     from rich.live import Live
 
+    if options.deviations.delay > 0.0:
+        raise HandoffError(
+            "deviations: delay is that of targets on their way to the driver, which is the program of others here. "
+            "Remove it, or let packets be late by a fault of the kind 'delay'."
+        )
     planned = [] if faults is None else read_faults(faults)
     screen = Console()
     with Live(console=screen, refresh_per_second=4, transient=True) as live:
@@ -171,7 +179,12 @@ def run_twin(
     from sim.twin.twin import TwinConfig, start_twin
 
     clock = "real" if options.clock == "real" else "lockstep"
-    config = TwinConfig(host=options.host, clock=clock, friction=options.friction)
+    config = TwinConfig(
+        host=options.host,
+        clock=clock,
+        friction=options.friction,
+        deviations=options.deviations,
+    )
     with start_twin(config, make_world(options)) as twin:
         if options.task != "push_t":
             twin.reset(options.seed)

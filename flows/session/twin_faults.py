@@ -23,6 +23,7 @@ from robots.config import (
     Share,
     classes_of,
     config,
+    read_yaml,
     validate,
 )
 from robots.errors import HandoffError, suggest
@@ -195,17 +196,10 @@ def read_faults(path: Path) -> list[Fault]:
     """The faults of a YAML file, by their times.
 
     Raises:
-        HandoffError: no such file, no YAML, a fault that does not exist, or two of one kind that
+        HandoffError: no such file, not YAML, a fault that does not exist, or two of one kind that
             overlap.
     """
-    import yaml
-
-    try:
-        values = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise HandoffError(f"{path}: {error.strerror}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise HandoffError(f"{path}: no YAML ({error}).") from None
+    values = read_yaml(path)
     if not isinstance(values, list):
         raise HandoffError(
             f"{path}: expected a list of faults, such as '- {{kind: user_stop, at: 5.0}}'."

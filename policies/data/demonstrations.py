@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from policies.card import PolicyCard
+from policies.chunk_policy_config import EncodedPolicyConfig
 from policies.data.frames import Frames, FrameSource, FrameStorage, FrameWriter
 from policies.data.streamed_frames import EpisodeReader, StoredEpisodes, StreamedFrames
 from policies.networks.images.image_size import encoded_sizes
@@ -93,7 +94,8 @@ def open_store(name: str, path: Path, model: PolicyConfig) -> OpenStore:
     store = EpisodeStore.open(path)
     stream = store.schema.stream(model.stream)
     model = with_recorded_fields(name, model, stream.fields)
-    specs = {field: _spec(name, model, stream.fields, field) for field in _fields(model)}
+    named = (*_fields(model), *estimated_fields(model))
+    specs = {field: _spec(name, model, stream.fields, field) for field in named}
     encoded_sizes(model, {field: specs[field].shape for field in model.image_fields})
     if not store.num_episodes:
         raise HandoffError(f"{name}: 0 episodes, expected at least 1. Was nothing recorded?")
@@ -102,6 +104,7 @@ def open_store(name: str, path: Path, model: PolicyConfig) -> OpenStore:
         rate_hz=stream.rate_hz,
         observation={field: specs[field] for field in model.observation_fields},
         sensors={field: specs[field] for field in model.sensor_fields},
+        estimated={field: specs[field] for field in estimated_fields(model)},
         action=specs[model.action_field],
         model=model,
         robot=store.schema.robot,
@@ -113,8 +116,8 @@ def with_recorded_fields(
     store: str, model: PolicyConfig, recorded: Mapping[str, FieldSpec]
 ) -> PolicyConfig:
     """The configuration with the names of recorded fields in place of patterns: `*` in
-    `observation_fields` stands for every vector that is observed, in `image_fields` for every
-    picture, and `name.*` for those whose names begin like this.
+    `observation_fields` stands for every vector that is observed and not estimated, in
+    `image_fields` for every picture, and `name.*` for those whose names begin like this.
 
     Args:
         store: name of the store in error messages.
@@ -132,7 +135,8 @@ def with_recorded_fields(
         if field_role(name, spec) == "observation" and spec.unit != UNIT
     }
     pictures = [name for name, spec in observed.items() if spec.unit == "u8"]
-    vectors = [name for name in observed if name not in pictures and name not in model.point_fields]
+    others = {*pictures, *model.point_fields, *estimated_fields(model)}
+    vectors = [name for name in observed if name not in others]
     resolved = replace(
         model,
         observation_fields=_expanded(store, model.observation_fields, vectors),
@@ -269,6 +273,22 @@ def read_stores(
     )
 
 
+def read_vectors(stores: Sequence[OpenStore], fields: tuple[str, ...]) -> np.ndarray:
+    """Vectors that the policy does not observe: (M, G) float32, the `fields` of every recorded step
+    flattened and concatenated.
+
+    Raises:
+        HandoffError: a value that is not finite.
+    """
+    rows: list[np.ndarray] = []
+    for store in stores:
+        for number, values in enumerate(_episodes_in_order(store, list(fields))):
+            for field in fields:
+                _check_finite(f"{store.name}: episode {number}", field, values[field])
+            rows.append(np.concatenate([_flat(values[field]) for field in fields], axis=1))
+    return np.concatenate(rows)
+
+
 def _episodes_in_order(store: OpenStore, fields: list[str]) -> Iterator[dict[str, np.ndarray]]:
     """The fields of every episode."""
     episodes, stream = store.episodes, store.card.model.stream
@@ -374,8 +394,15 @@ def _fields(model: PolicyConfig) -> tuple[str, ...]:
     return (*model.observation_fields, *model.sensor_fields, model.action_field, *decided)
 
 
+def estimated_fields(model: PolicyConfig) -> tuple[str, ...]:
+    """Recorded vectors that a policy of this configuration estimates; empty for families that
+    estimate none."""
+    return model.estimated_fields if isinstance(model, EncodedPolicyConfig) else ()
+
+
 def _specs(card: PolicyCard) -> dict[str, FieldSpec]:
-    return {**card.observation, **card.sensors, card.model.action_field: card.action}
+    vectors = {**card.observation, **card.sensors, **card.estimated}
+    return {**vectors, card.model.action_field: card.action}
 
 
 def _spec(store: str, model: PolicyConfig, fields: Mapping[str, FieldSpec], name: str) -> FieldSpec:

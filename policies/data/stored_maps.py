@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from policies.data.frames import Frames, FrameSource, FrameStorage
+from policies.networks.images.onnx_function import onnx_function
 from policies.networks.observation_encoder import ObservationEncoder
-from policies.networks.onnx_function import onnx_function
 from policies.policy import ChunkPolicy
 from robots.interfaces import Progress, no_progress
 

@@ -147,6 +147,8 @@ class Windows:
     """Weight of every window's episode; None if all are equal."""
     ending_NG: Tensor | None = None
     """What `policies.imitation.end_prediction` predicts of every window; None for nothing."""
+    estimated_MG: Tensor | None = None
+    """Recorded values of what the policy estimates, mapped to [-1, 1]; None for nothing."""
     executed_NHA: Tensor | None = None
     """Chunks of the executed actions, of which decided ones are shown; None for `chunk_NHA`."""
 
@@ -177,6 +179,7 @@ class Windows:
             self.chunk_NHA[device_windows_B],
             self.padded_NH[device_windows_B],
             None if self.ending_NG is None else self.ending_NG[device_windows_B],
+            None if self.estimated_MG is None else self.estimated_MG[self._observed(windows_B)],
             None if self.executed_NHA is None else self.executed_NHA[device_windows_B],
         )
 
@@ -213,8 +216,12 @@ class Windows:
             )
             goal_BO = self.observation_MO[torch.from_numpy(goal_B).to(device)]
         return ObservationTensors(
-            self.observation_MO[rows_BT.to(device)], sensors, instructions, goal_BO
+            self.observation_MO[self._observed(windows_B)], sensors, instructions, goal_BO
         )
+
+    def _observed(self, windows_B: Tensor) -> Tensor:
+        """Rows (B, T) of the observed steps, on the device."""
+        return self.observation_NT[windows_B.cpu()].to(self.chunk_NHA.device)
 
     def frames(self, windows_B: Tensor) -> dict[str, Tensor]:
         """Images and point clouds of the windows `windows_B`, on the CPU, pinned if the device is a
@@ -233,6 +240,8 @@ class Windows:
             digest.update(name.encode())
             for part in rows.split(_DIGEST_ROWS):
                 digest.update(frames.steps(part).numpy().data)
+        if self.estimated_MG is not None:
+            digest.update(self.estimated_MG.cpu().contiguous().numpy().tobytes())
         if self.executed_NHA is not None:
             digest.update(self.executed_NHA.cpu().contiguous().numpy().tobytes())
         digest.update("\n".join(self.instruction_N).encode())

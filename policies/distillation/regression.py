@@ -7,6 +7,7 @@ Shape suffixes: B batch, P pairs in the table, H horizon, A action.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,10 +42,14 @@ class Targets(NamedTuple):
 
 def one_step_student(teacher: DiffusionPolicy) -> DiffusionPolicy:
     """A copy of the teacher that samples in one step, trainable but for its encoder, in evaluation
-    mode (without dropout) because it is trained by regression."""
-    config = teacher.config.with_sampler_steps(1)
+    mode (without dropout) because it is trained by regression.
+
+    Where an actor chooses the teacher's initial noise, the student learns the whole way from the
+    given noise to the chunk, and has no such actor."""
+    config = replace(teacher.config.with_sampler_steps(1), noise_actor=None)
     student = DiffusionPolicy(config, teacher.shapes, teacher.sentences, teacher.image_model)
-    student.load_state_dict(teacher.state_dict())
+    weights = teacher.state_dict()
+    student.load_state_dict({name: weights[name] for name in student.state_dict()})
     student.encoder.requires_grad_(False)
     return student.eval().to(teacher.device)
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.contract import CONVENTIONS, FRAMES, INTERFACES, Contract, Precision
-from robots.control.actions import AS_RECORDED, PD_TARGET, CartesianDelta, agent_dynamics
+from robots.control.actions import AS_RECORDED, PD_TARGET, StepSpace, agent_dynamics
 from robots.control.impedance import ImpedanceGains
 from robots.control.training_range import DataRange, InputRange, data_range, input_range
 from robots.errors import HandoffError
+from robots.franka import find_robot
 
 if TYPE_CHECKING:
     from policies.card import PolicyCard
@@ -33,8 +34,8 @@ class ActionMeaning:
 
     interface: str
     """One of `robots.control.actions.ActionInterface`."""
-    steps: CartesianDelta | None = None
-    """Step sizes of `cartesian_delta`."""
+    steps: StepSpace | None = None
+    """Step sizes and limits of the actions of an arm."""
     impedance: ImpedanceGains | None = None
     """Gains of the impedance law in training."""
 
@@ -186,8 +187,16 @@ def _check_meaning(card: PolicyCard, meaning: ActionMeaning) -> None:
             f"'{card.task}' have {size} entries [{unit}]. Which of {', '.join(INTERFACES)} are they?"
         )
     steps = meaning.steps
-    if steps is not None and size not in (len(steps.axes), len(steps.axes) + 1):
+    if steps is None:
+        return
+    if steps.kind != meaning.interface:
         raise HandoffError(
-            f"export: steps move {', '.join(steps.axes)} and perhaps a gripper, but actions of task '{card.task}' have "
-            f"{size} entries. Set export.steps.axes to the axes of the actions."
+            f"export: steps are those of '{steps.kind}', but actions of task '{card.task}' are "
+            f"'{meaning.interface}'. Set steps.kind of the export to it."
+        )
+    names = steps.spec(find_robot(card.robot or "fr3")).names
+    if size not in (len(names), len(names) + 1):
+        raise HandoffError(
+            f"export: steps move {', '.join(names)} and perhaps a gripper, but actions of task '{card.task}' have "
+            f"{size} entries. Set export.steps to what the actions move."
         )

@@ -39,7 +39,7 @@ def to_onnx(module: ChunkPolicy, opset: int) -> onnx.ModelProto:
     import torch
     from onnx import helper
 
-    from policies.networks.onnx_function import quiet_translation
+    from policies.networks.images.onnx_function import quiet_translation
 
     # Check the names of the inputs.
     batch = torch.export.Dim("batch", min=1)

@@ -37,7 +37,7 @@ from robots.contract import (
     PREFIX_INPUT,
     Precision,
 )
-from robots.control.actions import ActionInterface, CartesianDelta
+from robots.control.actions import ActionInterface, StepSpace
 from robots.control.impedance import ImpedanceGains
 from robots.interfaces import Progress
 from robots.language.text import INSTRUCTION, encode
@@ -71,10 +71,10 @@ class ExportConfig:
     """Meaning of an action to the controller, see `robots.contract.INTERFACES`. None takes the one
     that the recorded actions or the task of the demonstrations state, and refuses actions of
     unknown meaning."""
-    steps: CartesianDelta | None = None
-    """Step sizes of `cartesian_delta`. None leaves them unspecified, so that no controller accepts
-    such actions; the stage `export` sets those that its demonstrations state, or those of their
-    simulated task."""
+    steps: StepSpace | None = None
+    """Step sizes and limits of actions of an arm. None leaves them unspecified, so that no
+    controller accepts such actions; the stage `export` sets those that its demonstrations state, or
+    those of their simulated task."""
     impedance: ImpedanceGains | None = None
     """Gains of the impedance law in training, for the contract. None leaves them unspecified; the
     stage `export` sets those of the simulated task of its demonstrations."""

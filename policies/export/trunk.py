@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from policies.networks.images.efficientnet_lite import EfficientNetLite0
-from policies.networks.onnx_function import quiet_translation
+from policies.networks.images.onnx_function import quiet_translation
 
 if TYPE_CHECKING:
     import onnx

@@ -27,6 +27,7 @@ from policies.networks.config import (
     UnetConfig,
 )
 from policies.networks.decided_actions import (
+    DecidedActions,
     decided_places,
     draw_decided,
     none_decided,
@@ -37,7 +38,13 @@ from policies.networks.mlp import MlpDenoiser, StepLengthEmbedding
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.networks.transformer import TransformerDenoiser
 from policies.networks.unet import UnetDenoiser
-from policies.policy import Batch, DenoisingPolicy, ObservationTensors, repeatable_dropout
+from policies.policy import (
+    Batch,
+    DenoisingPolicy,
+    EncodedSampler,
+    ObservationTensors,
+    repeatable_dropout,
+)
 from policies.policy_config import DiffusionPolicyConfig
 from policies.samplers.chain import Denoise, Grid
 from policies.samplers.ddim import (
@@ -48,6 +55,7 @@ from policies.samplers.ddim import (
     ddim_steps,
 )
 from policies.samplers.flow_matching import flow_example, sde_grid
+from policies.samplers.noise_actor import NoiseActor
 from robots.errors import HandoffError
 
 
@@ -97,6 +105,7 @@ class DiffusionPolicy(DenoisingPolicy):
             if config.step_conditioned
             else None
         )
+        self.noise_actor = None if config.noise_actor is None else NoiseActor(config.noise_actor)
         schedule = cosine_schedule(config.train_timesteps)
         self.register_buffer("alpha_K", schedule.alpha_K, persistent=False)
         self.register_buffer("sigma_K", schedule.sigma_K, persistent=False)
@@ -139,9 +148,16 @@ class DiffusionPolicy(DenoisingPolicy):
         """See `ChunkPolicy.encode`."""
         return self.encoder.encode_sensors(obs)
 
-    def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
-        """Normalised observation to normalised chunk (B, H, A)."""
-        denoise = self.conditioned(obs)
+    def encoded_sampler(self, obs: ObservationTensors) -> EncodedSampler:
+        """See `DenoisingPolicy.encoded_sampler`; the features are the encoded observation, as the
+        denoiser is conditioned on it."""
+        encoded_BTO = self.encoder(obs)
+        denoise = self._conditioned(encoded_BTO, obs.decided)
+        return EncodedSampler(
+            lambda: encoded_BTO.flatten(1), lambda noise_BHA: self._denoised(denoise, noise_BHA)
+        )
+
+    def _denoised(self, denoise: StepDenoise, noise_BHA: Tensor) -> Tensor:
         if self.config.objective == "diffusion":
             return ddim_sample(denoise, noise_BHA, self.steps, self.config.clip)
         sample_BHA, count = noise_BHA, len(self.steps)
@@ -174,10 +190,11 @@ class DiffusionPolicy(DenoisingPolicy):
     def conditioned(self, obs: ObservationTensors) -> StepDenoise:
         """The denoiser, conditioned on an observation and, where the policy takes them, on decided
         actions, which take their places in every noisy chunk."""
-        condition_BTO = self.encoder(obs)
+        return self._conditioned(self.encoder(obs), obs.decided)
+
+    def _conditioned(self, condition_BTO: Tensor, decided: DecidedActions | None) -> StepDenoise:
         if not self.config.prefix:
             return self.denoise(condition_BTO)
-        decided = obs.decided
         if decided is None:
             rows = condition_BTO.shape[0]
             decided = none_decided(condition_BTO.new_zeros(rows, *self.chunk_shape))

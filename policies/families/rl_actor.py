@@ -19,7 +19,6 @@ Shape suffixes: B batch, T observed steps, O observation, F features, H horizon 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -31,16 +30,14 @@ from policies.checkpoint import save_policy
 from policies.networks.images.efficientnet_lite import EfficientNetLite0, pretrained_trunk
 from policies.networks.images.image_encoder import SpatialEmbeddings
 from policies.networks.images.picture_features import PictureFeatures
+from policies.networks.mlp import NORM_EPSILON, new_mlp
 from policies.policy import Batch, ChunkPolicy, ObservationTensors
 from policies.policy_config import LearnedActorConfig
 from policies.rl.networks.ensemble import network_features
 from robots.errors import HandoffError
-from robots.wire.actor_card import MlpCard
 from robots.wire.learner import Parameters
 
 WIDTH_TARGET = "width_target"
-_EPSILON = 1e-6
-"""Epsilon of LayerNorm, equal to the learner's."""
 
 
 class LearnedActor(ChunkPolicy):
@@ -82,8 +79,8 @@ class LearnedActor(ChunkPolicy):
         self.trunk: nn.Module | None = None
         if card.maps:
             self._add_encoders(config, shapes)
-        self.actor = _network(card.actor)
-        self.hand = None if card.hand is None else _network(card.hand)
+        self.actor = new_mlp(card.actor)
+        self.hand = None if card.hand is None else new_mlp(card.hand)
 
     @property
     def encoded_shape(self) -> tuple[int, int]:
@@ -251,15 +248,4 @@ def save_actor(
 
 
 def _reduction(inputs: int, width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, width), nn.LayerNorm(width, eps=_EPSILON), nn.Tanh())
-
-
-def _network(card: MlpCard) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    last = len(card.layers) - 2
-    for layer, (inputs, outputs) in enumerate(pairwise(card.layers)):
-        layers.append(nn.Linear(inputs, outputs))
-        if layer < last:
-            layers += [nn.LayerNorm(outputs, eps=_EPSILON)] if card.layer_norm else []
-            layers.append(nn.Tanh() if card.activation == "tanh" else nn.ReLU())
-    return nn.Sequential(*layers)
+    return nn.Sequential(nn.Linear(inputs, width), nn.LayerNorm(width, eps=NORM_EPSILON), nn.Tanh())

@@ -38,10 +38,17 @@ from policies.families.vla_checkpoint import (
 )
 from policies.networks.action_expert import ActionExpert, ExpertContext
 from policies.networks.vlm import positions
-from policies.policy import Batch, DenoisingPolicy, ObservationTensors, repeatable_dropout
+from policies.policy import (
+    Batch,
+    DenoisingPolicy,
+    EncodedSampler,
+    ObservationTensors,
+    repeatable_dropout,
+)
 from policies.policy_config import VlaConfig
 from policies.samplers.chain import Denoise, Grid, sample
 from policies.samplers.flow_matching import flow_example, ode_grid, sde_grid, training_time
+from policies.samplers.noise_actor import NoiseActor
 from robots.errors import HandoffError
 
 CHECKPOINTS = (SmolvlaCheckpoint, Pi0Checkpoint)
@@ -79,6 +86,7 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
             if saved is None:
                 load_weights(checkpoint, self)
         self._freeze_unused()
+        self.noise_actor = None if config.noise_actor is None else NoiseActor(config.noise_actor)
         self.set_sampler_steps(config.inference_steps)
 
     def set_sampler_steps(self, steps: int) -> None:
@@ -114,9 +122,27 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
             )
         return self.denoise(self.expert_context(obs))
 
-    def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
-        """Normalised observation to normalised chunk (B, H, A)."""
-        denoise, grid = self.denoise(self.expert_context(obs)), self.grid.to(noise_BHA.device)
+    def encoded_sampler(self, obs: ObservationTensors) -> EncodedSampler:
+        """See `DenoisingPolicy.encoded_sampler`; the features are the observation vector, and the
+        mean hidden state of the action expert for a noise of 0."""
+        context = self.expert_context(obs)
+        return EncodedSampler(
+            lambda: self._features(obs.vector_BTO, context),
+            lambda noise_BHA: self._denoised(context, noise_BHA),
+        )
+
+    def _features(self, vector_BTO: Tensor, context: ExpertContext) -> Tensor:
+        rows, entries = vector_BTO.shape[0], self.chunk_shape[1]
+        if self.checkpoint is not None:
+            entries = self.checkpoint.action
+        mask_BL = context.mask_BL
+        zeros_BHP = torch.zeros(rows, self.chunk_shape[0], entries, device=mask_BL.device)
+        time_B = torch.ones(rows, device=mask_BL.device)
+        hidden_BHW = self.expert.hidden(zeros_BHP, time_B, context)
+        return torch.cat([vector_BTO.flatten(1), hidden_BHW.mean(dim=1)], dim=1)
+
+    def _denoised(self, context: ExpertContext, noise_BHA: Tensor) -> Tensor:
+        denoise, grid = self.denoise(context), self.grid.to(noise_BHA.device)
         if self.checkpoint is None:
             return sample(denoise, noise_BHA, grid)
         chunk_BHP = sample(denoise, padded_noise(noise_BHA, self.checkpoint.action), grid)

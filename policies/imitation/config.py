@@ -51,6 +51,10 @@ class PretrainConfig:
     network predicts from the encoded observation how far the field changes until the end of the
     episode, in units of the standard deviation of that change. For encoders that have to find where
     the demonstrator went; the network is not part of the policy."""
+    estimate_weight: NonNegative = 1.0
+    """Weight in the loss of the mean absolute error of the policy's estimates
+    (`policy.estimated_fields`), in units of half the range of an entry. Without estimated fields it
+    has no effect."""
     keep_every: Whole = 0
     """Updates between intermediate policies, saved in folders `step-<updates>`; 0 saves the last
     one only."""
@@ -84,4 +88,9 @@ class PretrainConfig:
             raise HandoffError(
                 "pretrain: policy.step_conditioned is true, expected false; imitation learns no steps of a length. "
                 "Pretrain the flow, and let `distill` with the algorithm 'shortcut' make the student."
+            )
+        if getattr(self.policy, "noise_actor", None) is not None:
+            raise HandoffError(
+                "pretrain: policy.noise_actor is set, expected null; imitation learns no initial noise. Pretrain the "
+                "policy, and let `finetune` with the algorithm 'dsrl' make the actor."
             )

@@ -14,16 +14,16 @@ entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from policies.data.windows import Windows
+from policies.imitation.auxiliary_loss import recording_outputs
 from policies.networks.observation_encoder import ObservationEncoder
 from policies.policy import Batch, ChunkPolicy
 from robots.errors import HandoffError, suggest
@@ -37,7 +37,7 @@ _SMALLEST = 1e-4
 
 
 class EndPrediction(nn.Module):
-    """A predictor of the changes, trained with the encoder of a policy.
+    """A predictor of the changes, trained with the encoder of a policy; an `AuxiliaryLoss`.
 
     Args:
         encoder: encoder of the policy, whose output it takes.
@@ -56,19 +56,9 @@ class EndPrediction(nn.Module):
         # A tuple: as a member the encoder would be a part of this module, too.
         self._encoder = (encoder,)
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Context in which the policy's loss is computed, and `loss` afterwards."""
-
-        def hear(module: nn.Module, given: Any, encoded: Tensor) -> None:
-            self._encoded.append(encoded)
-
-        handle = self._encoder[0].register_forward_hook(hear)
-        try:
-            yield
-        finally:
-            handle.remove()
-            self._encoded.clear()
+    def listening(self) -> AbstractContextManager[None]:
+        """See `AuxiliaryLoss`."""
+        return recording_outputs(self._encoder[0], self._encoded)
 
     def loss(self, batch: Batch) -> Tensor:
         """The weighted mean absolute error, given what the encoder has just returned.

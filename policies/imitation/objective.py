@@ -13,6 +13,7 @@ windows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -41,9 +42,11 @@ from policies.data.windows import (
     shortest_episode,
     window_index,
 )
+from policies.imitation.auxiliary_loss import AuxiliaryLoss
 from policies.imitation.config import PretrainConfig
 from policies.imitation.end_prediction import EndPrediction, with_end_prediction
 from policies.imitation.field_dropout import FieldDropout
+from policies.imitation.field_estimation import FieldEstimation, with_field_estimation
 from policies.imitation.initial_weights import check_initial, load_initial_weights
 from policies.load import new_module
 from policies.networks.observation_encoder import ObservationEncoder
@@ -109,6 +112,13 @@ class TrainingSetup(NamedTuple):
     """Episodes for training that have no window, as they are shorter than a chunk needs."""
     ending: EndPrediction | None = None
     """Predictor of the episode's end that is trained with the policy; None without one."""
+    estimation: FieldEstimation | None = None
+    """Error of the policy's estimates; None for a policy that estimates nothing."""
+
+    @property
+    def auxiliary(self) -> tuple[AuxiliaryLoss, ...]:
+        """What is learned beside the actions."""
+        return tuple(part for part in (self.ending, self.estimation) if part is not None)
 
 
 def prepare(
@@ -164,6 +174,9 @@ def prepare(
     train, ending = with_end_prediction(
         module, split.train, end_N, config.predict_end, card.shapes.entries, seed
     )
+    train, estimation = with_field_estimation(
+        module, train, stores, data, training, config.estimate_weight
+    )
     split = split._replace(train=train)
     names = ("demos", *(mixed.path for mixed in config.mixture))
     window_weights = weights_of_windows(data, training, weight_E)
@@ -176,7 +189,7 @@ def prepare(
     if mixture.groups:
         weight_N = np.concatenate(window_weights)
         split = split._replace(train=replace(split.train, weight_N=weight_N))
-    return TrainingSetup(module, data.card, split, mixture, names, short, ending)
+    return TrainingSetup(module, data.card, split, mixture, names, short, ending, estimation)
 
 
 def _short_episodes(stores: Sequence[OpenStore], training: np.ndarray) -> int:
@@ -308,7 +321,7 @@ def imitation_objective(
     mixture: MixedWindows | None = None,
     workers: BatchWorkers | None = None,
     dropout: FieldDropout | None = None,
-    ending: EndPrediction | None = None,
+    auxiliary: Sequence[AuxiliaryLoss] = (),
 ) -> Objective[Batch]:
     """The family's training loss on the batch of each update.
 
@@ -321,7 +334,7 @@ def imitation_objective(
         mixture: division of the windows among stores; by default a single store.
         workers: processes that decode batches; by default this process does.
         dropout: observation fields that are hidden now and then; by default none.
-        ending: predictor of the episode's end, whose loss is added; by default none.
+        auxiliary: losses that are added; by default none.
     """
     mixture = mixture or MixedWindows((len(windows),), (1.0,))
     hide = dropout or FieldDropout(())
@@ -330,13 +343,12 @@ def imitation_objective(
     def loss(batch: Batch, step: int) -> Tensor:
         vector_BTO = hide(batch.obs.vector_BTO, rng(seed, RandomStream.FIELD_DROPOUT + step))
         batch = batch._replace(obs=batch.obs._replace(vector_BTO=vector_BTO))
-        if ending is None:
-            with autocast(precision, module.device):
-                return module.loss(batch, rng(seed, step))
-        with ending.listening():
+        with ExitStack() as context:
+            for part in auxiliary:
+                context.enter_context(part.listening())
             with autocast(precision, module.device):
                 imitation = module.loss(batch, rng(seed, step))
-            return imitation + ending.loss(batch)
+            return sum((part.loss(batch) for part in auxiliary), imitation)
 
     return Objective(batches, loss)
 

@@ -80,7 +80,7 @@ def pretrain(config: PretrainConfig, demos: Path, out: Path, progress: Progress)
             mixture,
             workers if config.workers else None,
             FieldDropout.of(config.field_dropout, card.shapes.entries),
-            setup.ending,
+            setup.auxiliary,
         )
         identity = _identity(config, train_windows.digest(), precision, device)
 

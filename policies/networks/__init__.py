@@ -1,7 +1,7 @@
 """Defines the neural networks of policies.
 
 - `config`: sizes of all networks; imports no torch.
-- `mlp`: residual MLP denoiser.
+- `mlp`: residual MLP denoiser, and plain MLPs.
 - `unet`: one-dimensional U-Net denoiser.
 - `transformer`: transformer denoiser.
 - `decided_actions`: actions that are decided before a chunk is predicted.
@@ -11,9 +11,9 @@
 - `vlm`: vision-language backbones.
 - `vlm_files`: configuration and tokenizer files of backbones.
 - `observation_encoder`: observations as one vector.
+- `field_estimator`: vectors that are not observed, estimated from the observation.
 - `memory`: summaries of the observed steps.
 - `field_modules`: one module per observation field.
 - `images`: image encoders.
-- `onnx_function`: a frozen network run by ONNX Runtime.
 - `point_encoder`: point clouds as features.
 """

@@ -18,6 +18,7 @@ from robots.config import (
     config,
 )
 from robots.errors import HandoffError
+from robots.wire.actor_card import ActorCard
 
 ChannelGroups = Annotated[Count, Field(multiple_of=16)]
 """Channels of an image encoder, whose GroupNorm has groups of 16."""
@@ -325,3 +326,28 @@ class LoraConfig:
     """Dropout rate of the adapters' inputs."""
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
     """Names of the linear layers with an adapter."""
+
+
+@config
+class NoiseActorConfig:
+    """An actor that chooses the initial noise of a policy's sampler (DSRL,
+    `policies.samplers.noise_actor`)."""
+
+    card: ActorCard
+    """Architecture of the actor: from the policy's features of an observation to the mean and the
+    log standard deviation of the noise, before tanh."""
+    steps: Count
+    """Actions of a chunk whose noise is chosen; the remaining ones have the noise of the last."""
+    limit: Positive
+    """Bound on every entry of the noise, in standard deviations of the noise that the policy was
+    trained with."""
+    sampled: bool = False
+    """Whether the noise is sampled from the actor's distribution, by the noise that the policy is
+    given; otherwise it is the distribution's mode, and the given noise has no effect."""
+
+    def __post_init__(self) -> None:
+        if self.card.action % self.steps or self.card.hand is not None or self.card.maps:
+            raise HandoffError(
+                f"noise actor: {self.card.action} entries of noise for {self.steps} actions, expected a multiple, and "
+                "an actor of vectors without gripper commands. Was the policy's config.json edited?"
+            )

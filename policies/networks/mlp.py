@@ -1,4 +1,4 @@
-"""A residual MLP that denoises action chunks.
+"""A residual MLP that denoises action chunks, and plain MLPs of given layers.
 
 Shape suffixes: B batch, T observed steps, O observation, H horizon, A action, W width, E time
 embedding.
@@ -7,9 +7,27 @@ embedding.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+
+from robots.wire.actor_card import MlpCard
+
+NORM_EPSILON = 1e-6
+"""Epsilon of LayerNorm in networks of reinforcement learners."""
+
+
+def new_mlp(card: MlpCard) -> nn.Sequential:
+    """An untrained network of these layers."""
+    layers: list[nn.Module] = []
+    last = len(card.layers) - 2
+    for layer, (inputs, outputs) in enumerate(pairwise(card.layers)):
+        layers.append(nn.Linear(inputs, outputs))
+        if layer < last:
+            layers += [nn.LayerNorm(outputs, eps=NORM_EPSILON)] if card.layer_norm else []
+            layers.append(nn.Tanh() if card.activation == "tanh" else nn.ReLU())
+    return nn.Sequential(*layers)
 
 
 class ResidualBlock(nn.Module):

@@ -36,6 +36,7 @@ from policies.networks.config import (
     ResnetEncoderConfig,
     TrainedEncoderConfig,
 )
+from policies.networks.field_estimator import FieldEstimator
 from policies.networks.field_modules import FieldModules
 from policies.networks.images.efficientnet_lite import EfficientNetLite0, pretrained_weights
 from policies.networks.images.folder_trunk import FolderTrunk
@@ -111,7 +112,12 @@ class ObservationEncoder(nn.Module):
         self.entries = shapes.observation
         """O, entries of the observation vector of one step."""
         self.features = len(self.images) * image.features + len(self.points) * point.features
-        """F, number of features of the sensors, which follow the observation vector of one step."""
+        """F, number of features of the sensors and of estimated entries, which follow the
+        observation vector of one step."""
+        self.estimator = None
+        if shapes.estimated:
+            self.estimator = FieldEstimator(self.entries + self.features, shapes.estimated)
+            self.features += shapes.estimated
         inputs = self.entries + self.features
         self.outputs = inputs
         """Entries of one step of the encoded observation: those of the observation, the instruction
@@ -229,16 +235,19 @@ class ObservationEncoder(nn.Module):
     def encode_sensors(
         self, obs: ObservationTensors, generator: np.random.Generator | None = None
     ) -> Tensor:
-        """Vector and features of the sensors (B, T, O + F); those that were encoded before, a
-        vector with features and without sensors, are returned as they are. For the arguments see
-        `forward`."""
+        """Vector, features of the sensors and estimates (B, T, O + F); those that were encoded
+        before, a vector with features and without sensors, are returned as they are. For the
+        arguments see `forward`."""
         if not obs.sensors and obs.vector_BTO.shape[-1] == self.entries + self.features:
             return obs.vector_BTO
         parts = [obs.vector_BTO]
         parts += [self._features(name, obs.sensors[name], generator) for name in self.images]
         for name, encoder in self.points.items():
             parts.append(encoder(self.normalize_points[name](obs.sensors[name])))
-        return torch.cat(parts, dim=-1) if len(parts) > 1 else obs.vector_BTO
+        encoded_BTF = torch.cat(parts, dim=-1) if len(parts) > 1 else obs.vector_BTO
+        if self.estimator is None:
+            return encoded_BTF
+        return torch.cat([encoded_BTF, self.estimator(encoded_BTF)], dim=-1)
 
     def _features(
         self, name: str, image_BTHWC: Tensor, generator: np.random.Generator | None

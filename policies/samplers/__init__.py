@@ -4,4 +4,5 @@
 - `ddim`: diffusion with a squared-cosine schedule, DDIM and DDPM.
 - `flow_matching`: flow matching, as ODE and SDE.
 - `edm`: the sampler of EDM, which BESO uses.
+- `noise_actor`: an actor that chooses the initial noise.
 """

@@ -8,9 +8,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from real.console.control.commands import STANDSTILL, STILL, ControlCommand, Mode, Recovery
+from real.console.control.commands import (
+    RESET_MODES,
+    STANDSTILL,
+    STILL,
+    ControlCommand,
+    Mode,
+    Recovery,
+)
 from real.teleop.takeover import HandInput, Takeover, TakeoverConfig
-from robots.interfaces import Intervention, Label, Observation, Requests
+from robots.interfaces import Intervention, Label, Observation, Requests, ResetMotion
 from robots.spec import ActionSpec
 
 DISPLAYED_FIELDS = (
@@ -23,6 +30,7 @@ DISPLAYED_FIELDS = (
     "tank_energy",
 )
 """Fields of the observation that pages show, if it has them."""
+_RESET_MOTIONS = {Mode.HOME: ResetMotion.HOME, Mode.LIMP: ResetMotion.LIMP}
 
 
 class ConsoleConnection(Protocol):
@@ -105,6 +113,8 @@ class ConsoleOperator:
         self._last_label = Label.NONE
         self._faults = 0
         self._hint = ""
+        self._progress = 0.0
+        """Share of the drive home that the pages show."""
 
     def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> None:
         """See `robots.interfaces.Operator`."""
@@ -128,7 +138,7 @@ class ConsoleOperator:
         self._command = command
         self._acted = time.time()
         hand = command.hand if command.mode is Mode.PERSON else STILL
-        if self._takeover.engaged and command.mode in STANDSTILL:
+        if self._takeover.engaged and command.mode in (*STANDSTILL, *RESET_MODES):
             # The person had the arm until the hold, so it stands still for this step instead of
             # executing the policy's action.
             hand = HandInput(True, np.zeros(6), 0)
@@ -151,10 +161,11 @@ class ConsoleOperator:
         stop = command.mode is Mode.STOP
         return Requests(
             label,
-            command.mode in (Mode.HOLD, Mode.FAULT),
+            command.mode in (Mode.HOLD, Mode.FAULT, *RESET_MODES),
             stop,
             engaged=command.mode is Mode.PERSON,
             labelled_by=command.person if label else "",
+            reset_motion=_RESET_MOTIONS.get(command.mode, ResetMotion.NONE),
         )
 
     def status(self) -> str:
@@ -165,6 +176,8 @@ class ConsoleOperator:
             Mode.POLICY: "policy",
             Mode.PERSON: who,
             Mode.HOLD: f"HOLD, {who}",
+            Mode.HOME: f"HOME, {who}",
+            Mode.LIMP: f"LIMP, {who}",
             Mode.FAULT: "FAULT",
             Mode.STOP: "STOP",
         }[command.mode]
@@ -183,6 +196,32 @@ class ConsoleOperator:
         Returns at once; `requests` is `paused` as soon as the arm holds still.
         """
         self._client.send({"kind": "hold", "why": why})
+
+    def open_reset(self, why: str, *, wait: bool) -> None:
+        """Lets the person in control drive the arm home or guide it by hand, between two episodes.
+
+        Args:
+            why: what there is to do, or what has been done, as sentences for the pages.
+            wait: whether the arm holds still until the person starts the next episode; `requests`
+                is `paused` when this returns.
+        """
+        self._progress = 0.0
+        self._client.send({"kind": "progress", "share": 0.0})
+        if wait:
+            self._client.await_hold()
+        # Again after a lost connection, until the next episode.
+        self._client.describe({"kind": "reset", "open": True, "why": why, "wait": wait})
+
+    def close_reset(self) -> None:
+        """Ends what `open_reset` began: the next episode is prepared."""
+        self._client.describe({"kind": "reset", "open": False})
+
+    def show_progress(self, share: float) -> None:
+        """Shows the share of the drive home that is done, in [0, 1]; sends changes of a hundredth
+        only."""
+        if abs(share - self._progress) >= 0.01:
+            self._progress = share
+            self._client.send({"kind": "progress", "share": float(np.clip(share, 0.0, 1.0))})
 
     def fault(self, why: str, *, asks_cause: bool) -> None:
         """Shows a fault on the pages, where the person in control can recover the arm.

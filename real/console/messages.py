@@ -2,8 +2,8 @@
 
 A page sends JSON: `hello`, `inputs`, `press`, `claim`, `give`, `recover`, `bind`, `restore`. The
 robot's process and its cameras send msgpack maps (`robots.wire.policy`), never pickle: `hello`,
-`begin`, `step`, `hint`, `end`, `facts`, `hold`, `fault`, `finish`, `scene`, `frame`, and receive
-`command` and `scene`.
+`begin`, `step`, `hint`, `end`, `reset`, `progress`, `facts`, `hold`, `fault`, `finish`, `scene`,
+`frame`, and receive `command` and `scene`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from real.console.control.bindings import ACTIONS, MOST_AXES, MOST_BUTTONS, MOST_KEYS, Inputs
-from real.console.control.commands import ControlCommand, Mode, Recovery
+from real.console.control.commands import RESET_MODES, ControlCommand, Mode, Recovery
+from real.teleop.spacemouse import SpaceMouseReport
 from real.teleop.takeover import HandInput
 from robots.errors import HandoffError
 from robots.interfaces import Label
@@ -27,6 +28,10 @@ LONGEST_NAME = 40
 """Largest number of characters in a person's name."""
 LONGEST_REASON = 400
 """Largest number of characters in the cause of a fault or of a hold, or in a hint."""
+MOST_COUNTS = 32768.0
+"""Largest count of a SpaceMouse's report, which has 16 bits."""
+OLDEST = 3600.0
+"""Age of a SpaceMouse's newest report above which ages are no longer told apart [s]."""
 _KINDS = ("hello", "inputs", "press", "claim", "give", "recover", "bind", "restore")
 
 
@@ -76,6 +81,7 @@ def read_inputs(message: Mapping[str, Any]) -> tuple[Inputs, int, bool]:
         buttons=_numbers(message.get("buttons", []), MOST_BUTTONS, 0.0, "buttons"),
         held=frozenset(held),
         stick=None if stick is None else _four(_numbers(stick, 4, -1.0, "stick")),
+        spacemouse=_read_spacemouse(message.get("spacemouse")),
     )
     return inputs, sequence, visible
 
@@ -105,6 +111,50 @@ def read_hint(text: Any) -> str:
             f"console: a hint that is no printable text of at most {LONGEST_REASON} characters. Another version?"
         )
     return text
+
+
+def read_refusals(about: Mapping[str, Any]) -> dict[str, str] | None:
+    """Why a robot's process offers no `home` or `limp` between two episodes, as
+    `ResetOffer.refusals`; None if its greeting does not say.
+
+    Raises:
+        HandoffError: another key, or no printable texts of at most `LONGEST_REASON` characters.
+    """
+    if "reset" not in about:
+        return None
+    known = {mode.value for mode in RESET_MODES}
+    refusals = about["reset"]
+    if not isinstance(refusals, dict) or not known.issuperset(refusals):
+        raise HandoffError(
+            f"console: a greeting whose 'reset' is {refusals!r}, expected texts for {', '.join(sorted(known))}."
+        )
+    return {name: read_text(refusals, name, LONGEST_REASON) for name in refusals}
+
+
+def read_entries(about: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Names of the entries of the actions in a greeting of the robot's process; None without.
+
+    Raises:
+        HandoffError: they are no texts.
+    """
+    names = about.get("actions")
+    if names is None:
+        return None
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise HandoffError(f"console: a greeting whose 'actions' are {names!r}, expected names.")
+    return tuple(names)
+
+
+def read_progress(message: Mapping[str, Any]) -> float:
+    """The share of a motion that is done, in [0, 1].
+
+    Raises:
+        HandoffError: no such number.
+    """
+    share = message.get("share")
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 <= share <= 1.0:
+        raise HandoffError(f"console: a share of {share!r} of a motion, expected one in [0, 1].")
+    return float(share)
 
 
 def command_message(command: ControlCommand) -> dict[str, Any]:
@@ -154,8 +204,23 @@ def read_command(message: Mapping[str, Any]) -> ControlCommand:
     return command
 
 
-def _numbers(values: Any, most: int, low: float, name: str) -> tuple[float, ...]:
-    """At most `most` numbers, clipped to [`low`, 1]."""
+def _read_spacemouse(state: Any) -> SpaceMouseReport | None:
+    """The state of a SpaceMouse at a page; None without one."""
+    if state is None:
+        return None
+    if not isinstance(state, dict):
+        raise HandoffError("inputs: spacemouse is no map of counts, buttons and age.")
+    name = "the spacemouse's {}"
+    counts = _numbers(state.get("counts"), 6, -MOST_COUNTS, name.format("counts"), MOST_COUNTS)
+    buttons = _numbers(state.get("buttons"), MOST_BUTTONS, 0.0, name.format("buttons"))
+    age = _numbers([state.get("age")], 1, 0.0, name.format("age"), OLDEST)
+    if len(counts) != 6:
+        raise HandoffError(f"inputs: a spacemouse with {len(counts)} counts, expected 6.")
+    return SpaceMouseReport(counts, tuple(value > 0.5 for value in buttons), age[0])
+
+
+def _numbers(values: Any, most: int, low: float, name: str, high: float = 1.0) -> tuple[float, ...]:
+    """At most `most` numbers, clipped to [`low`, `high`]."""
     if not isinstance(values, list) or len(values) > most:
         raise HandoffError(f"inputs: {name} are not a list of at most {most} numbers.")
     for value in values:
@@ -166,7 +231,7 @@ def _numbers(values: Any, most: int, low: float, name: str) -> tuple[float, ...]
             or not abs(value) <= sys.float_info.max
         ):
             raise HandoffError(f"inputs: {name} hold {value!r}, expected a number.")
-    return tuple(min(1.0, max(low, float(value))) for value in values)
+    return tuple(min(high, max(low, float(value))) for value in values)
 
 
 def _four(values: tuple[float, ...]) -> tuple[float, float, float, float]:

@@ -9,6 +9,7 @@ from real.console.control.arbiter import ControlArbiter
 from real.console.control.bindings import ACTIONS
 from real.console.control.commands import Mode
 from real.console.telemetry import Telemetry
+from real.teleop.spacemouse import FULL_COUNTS, HID_FILTERS
 
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket
@@ -62,6 +63,7 @@ class PageConnection:
             # A person who has the arm, or holds it, needs no hint.
             "hint": telemetry.hint if arbiter.mode is Mode.POLICY else "",
             "facts": telemetry.facts,
+            "progress": telemetry.progress if arbiter.mode is Mode.HOME else None,
             "scene": scene_path,
         }
         # A new episode, another task or other bindings: the page starts with an empty plot.
@@ -74,6 +76,7 @@ class PageConnection:
             message["counters"] = telemetry.counters()
             message["bindings"] = arbiter.bindings.inputs
             message["actions"] = ACTIONS
+            message["spacemouse"] = {"filters": HID_FILTERS, "full": FULL_COUNTS}
         # Steps of the running episode that were not sent yet.
         total = telemetry.first + len(telemetry.steps)
         if self._steps_sent < total:

@@ -22,16 +22,23 @@ from typing import TYPE_CHECKING, Any
 from real.console.attached import Attach, AttachedPages
 from real.console.audit import AuditLog, read_audit
 from real.console.control.arbiter import ArbiterConfig, ControlArbiter
-from real.console.control.bindings import RefusedBindingError, stored_bindings
+from real.console.control.bindings import (
+    RefusedBindingError,
+    actions_without,
+    stored_bindings,
+)
 from real.console.control.commands import STILL
 from real.console.control.people import FloodedError
 from real.console.control.picture_watch import PictureWatch
 from real.console.messages import (
     LONGEST_REASON,
     command_message,
+    read_entries,
     read_hint,
     read_inputs,
     read_message,
+    read_progress,
+    read_refusals,
     read_text,
 )
 from real.console.page_connection import PageConnection
@@ -351,6 +358,12 @@ class ConsoleServer:
 
     async def _serve_robot(self, socket: WebSocket, about: dict[str, Any]) -> None:
         """Serves the robot's process until it disconnects; a new one replaces an old one."""
+        try:
+            refusals = read_refusals(about)
+            without = actions_without(read_entries(about))
+        except HandoffError as error:
+            await _close(socket, BAD_MESSAGE, str(error))
+            return
         replaced = self._robot
         self._robot = socket
         if replaced is not None:
@@ -360,43 +373,13 @@ class ConsoleServer:
             self.pictures.await_cameras(about["cameras"])
         for page in self._pages.values():
             page.stale = True
-        self.arbiter.robot_connected(True, str(about.get("task", "")))
+        self.arbiter.without = without
+        self.arbiter.robot_connected(True, str(about.get("task", "")), refusals)
         await self._send_hold(socket)
         try:
             while True:
-                message = unpack(await socket.receive_bytes())
-                if message["kind"] == "begin":
-                    self.telemetry.begin_episode(message["told"])
-                    self.arbiter.begin_episode(self.telemetry.episode)
-                elif message["kind"] == "step":
-                    self.telemetry.step(message["told"])
-                elif message["kind"] == "hint":
-                    self.telemetry.hint = read_hint(message["told"])
-                elif message["kind"] == "scene":
-                    self._set_scene(message["scene"])
-                elif message["kind"] == "hold":
-                    self.arbiter.hold(str(message["why"])[:200])
+                if self._receive(unpack(await socket.receive_bytes())):
                     await self._send_hold(socket)
-                    self._changed.set()
-                elif message["kind"] == "fault":
-                    interrupted = self.telemetry.interrupted()
-                    if interrupted is not None:
-                        self._end_episode(interrupted)
-                    why = str(message["why"])[:LONGEST_REASON]
-                    asks = message["asks"] is True
-                    self.arbiter.fault(int(message["number"]), why, asks_cause=asks)
-                    await self._send_hold(socket)
-                    self._changed.set()
-                elif message["kind"] == "end":
-                    self._end_episode(message["told"])
-                    self.arbiter.end_episode(result_text(message["told"]))
-                    await self._send_hold(socket)
-                    self._changed.set()
-                elif message["kind"] == "facts":
-                    facts = dict(message["told"])
-                    self.telemetry.facts = {str(name): str(facts[name]) for name in facts}
-                elif message["kind"] == "finish":
-                    self.arbiter.finish(str(message["why"])[:200])
                     self._changed.set()
         except (HandoffError, *_UNREADABLE, RuntimeError, OSError, _disconnected()):
             await _close(socket, BAD_MESSAGE, "gone")
@@ -408,6 +391,54 @@ class ConsoleServer:
                     page.stale = True
                 self.arbiter.robot_connected(False, str(about.get("task", "")))
                 self._changed.set()
+
+    def _receive(self, message: dict[str, Any]) -> bool:
+        """Executes a message of the robot's process; returns whether it may have held the arm.
+
+        Raises:
+            HandoffError: a message that cannot be read.
+        """
+        arbiter, telemetry = self.arbiter, self.telemetry
+        match message["kind"]:
+            case "begin":
+                telemetry.begin_episode(message["told"])
+                arbiter.begin_episode(telemetry.episode)
+            case "step":
+                telemetry.step(message["told"])
+            case "hint":
+                telemetry.hint = read_hint(message["told"])
+            case "scene":
+                self._set_scene(message["scene"])
+            case "facts":
+                facts = dict(message["told"])
+                telemetry.facts = {str(name): str(facts[name]) for name in facts}
+            case "progress":
+                telemetry.progress = read_progress(message)
+            case "hold":
+                arbiter.hold(str(message["why"])[:200])
+                return True
+            case "fault":
+                interrupted = telemetry.interrupted()
+                if interrupted is not None:
+                    self._end_episode(interrupted)
+                why, asks = str(message["why"])[:LONGEST_REASON], message["asks"] is True
+                arbiter.fault(int(message["number"]), why, asks_cause=asks)
+                return True
+            case "end":
+                self._end_episode(message["told"])
+                arbiter.end_episode(result_text(message["told"]))
+                return True
+            case "reset":
+                if message["open"] is True:
+                    wait = message["wait"] is True
+                    arbiter.await_start(str(message["why"])[:LONGEST_REASON], wait=wait)
+                else:
+                    arbiter.leave_reset()
+                return True
+            case "finish":
+                arbiter.finish(str(message["why"])[:200])
+                self._changed.set()
+        return False
 
     def _end_episode(self, report: dict[str, Any]) -> None:
         """Counts an episode that ended, and logs it, for a server that takes this one's place."""

@@ -41,6 +41,8 @@ class Telemetry:
         """The newest state: joints, pose, gripper opening, who acted."""
         self.hint = ""
         """Hint to the person that the policy is likely to fail; empty without one."""
+        self.progress = 0.0
+        """Share of the drive to the start that is done, in [0, 1]."""
         self.steps: deque[list[float | None]] = deque(maxlen=LONGEST)
         """Steps of the running episode: [who acts (0 policy, 1 person), reward, probability of
         success, gripper opening [m]]."""

@@ -3,7 +3,7 @@
 - `loop`: the control loop, from a policy's chunks to a stream of targets.
 - `hints`: hints to the person who supervises, from the spread of chunks and novel observations.
 - `inference`: inference of chunks in a thread beside the loop.
-- `schedule`: actions of chunks by policy step, and the watchdog of their age.
+- `schedule`: actions of chunks by policy step.
 - `person_motion`: how a person's device moves the arm.
 - `supervision`: a person who holds the arm, steers it and labels the episode.
 - `episode_recorder`: the record of an episode, and its schema in a store.
@@ -12,5 +12,7 @@
 - `onnx_success`: an exported success classifier on ONNX Runtime.
 - `remote_policy`: a policy on another machine.
 - `bundle_checks`: parity and latency of an exported policy.
-- `object_tracker`: an object's pose from a tracker.
+- `tracked_field`: range, speed and age of a field that a tracker sends.
+- `object_tracker`: observed fields from a tracker.
+- `field_trackers`: several trackers, and constants, as one observation.
 """

@@ -93,6 +93,8 @@ class LoopRecord:
     """Names of the people who had the arm."""
     beside: set[str] = field(default_factory=set)
     """Names of those who had control at the console, whoever moved the arm."""
+    specifications: dict[str, float] = field(default_factory=dict)
+    """Robustness of every specification of the loop, up to the end of the episode or a fault."""
     write: Callable[[], None] = lambda: None
     """Called once per policy period, between the sending of a target and the end of its tick;
     writes what is new."""

@@ -17,15 +17,15 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from real.arm import Arm, ArmState, stopping
+from real.arm import ArmState, stopping
 from real.deploy.episode_recorder import LoopRecord, add_row
 from real.deploy.inference import ChunkInference, InferenceDelay
 from real.deploy.person_motion import ReferenceAtStep
-from real.deploy.schedule import Freshness, Watchdog, WatchdogConfig
 from real.deploy.supervision import Supervision
 from real.franka.gripper import GripperDevice, GripperTarget
 from real.motion.action_space import Space
-from real.motion.stream import ReferenceStream, StreamConfig, ticks_per_step
+from real.motion.stream import ActionAge, Stream, StreamConfig, StreamingArm, ticks_per_step
+from real.motion.watchdog import WatchdogConfig
 from robots.config import config
 from robots.contract import Contract
 from robots.errors import HandoffError
@@ -39,6 +39,8 @@ from robots.interfaces import (
     Progress,
     no_progress,
 )
+from robots.specifications.guard import SpecificationGuard, check_stops
+from robots.specifications.parser import check_syntax
 
 
 @config
@@ -56,10 +58,40 @@ class LoopConfig(StreamConfig):
     that take longer elsewhere."""
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
     """Age limits of the newest action."""
+    specifications: dict[str, str] = field(default_factory=dict)
+    """Formulas of signal temporal logic by name, such as `always (grasp_pose.z > 0.02)`, over the
+    observation of the policy, whose robustness is measured in every episode."""
+    stop_on: tuple[str, ...] = ()
+    """Names of specifications that end the episode as a fault once they can no longer be
+    satisfied."""
+
+    def __post_init__(self) -> None:
+        """Checks the formulas.
+
+        Raises:
+            HandoffError: one cannot be read, or `stop_on` names none.
+        """
+        check_syntax(self.specifications)
+        check_stops(self.specifications, self.stop_on)
+
+
+def make_guard(config: LoopConfig, contract: Contract) -> SpecificationGuard:
+    """Makes the monitors of an episode's specifications, which take the policy's observations.
+
+    Raises:
+        HandoffError: a specification that does not fit the contract.
+    """
+    return SpecificationGuard(
+        config.specifications,
+        config.stop_on,
+        contract.observation,
+        rate_hz=contract.rate_hz,
+        max_steps=config.max_steps,
+    )
 
 
 def run_episode(
-    arm: Arm,
+    arm: StreamingArm,
     clock: Clock,
     policy: Policy | MultimodalPolicy,
     contract: Contract,
@@ -67,7 +99,6 @@ def run_episode(
     config: LoopConfig,
     *,
     space: Space,
-    flange_T_ee: np.ndarray,
     seed: int,
     gripper: GripperDevice | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -89,7 +120,6 @@ def run_episode(
             which without it follows its default instruction.
         config: length, rates and limits.
         space: space of the policy's actions.
-        flange_T_ee: (4, 4) end effector in the flange frame [m].
         seed: seed of the policy's noise.
         gripper: gripper that the last entry of an action opens and closes; None if actions have no
             such entry.
@@ -101,9 +131,9 @@ def run_episode(
             and the episode makes no steps.
 
     Raises:
-        SafetyError: a limit, the watchdog or the robot ended the episode.
-        HandoffError: an observation, a space or a gripper that does not fit the contract, or a lost
-            connection.
+        SafetyError: a limit, the watchdog, a specification or the robot ended the episode.
+        HandoffError: an observation, a space, a gripper or a specification that does not fit the
+            contract, or a lost connection.
     """
     if space.interface != contract.action_interface:
         raise HandoffError(
@@ -111,6 +141,7 @@ def run_episode(
             f"'{space.interface}'."
         )
     record = LoopRecord() if record is None else record
+    guard = make_guard(config, contract)
     executor = ThreadPoolExecutor(1, thread_name_prefix="policy")
     try:
         # The arm is stopped first, without waiting for a policy that may hang.
@@ -124,12 +155,12 @@ def run_episode(
                 observe=observe,
                 config=config,
                 space=space,
-                flange_T_ee=flange_T_ee,
                 seed=seed,
                 gripper=gripper,
                 record=record,
                 executor=executor,
                 supervision=supervision,
+                guard=guard,
             )
             episode.run(stop, progress)
     finally:
@@ -137,6 +168,7 @@ def run_episode(
         if supervision is not None:
             record.label = supervision.label
             record.labelled_by = supervision.labelled_by
+        record.specifications = guard.finish()
         executor.shutdown(wait=False, cancel_futures=True)
     return record
 
@@ -145,30 +177,33 @@ def run_episode(
 class _Episode:
     """One running episode; its fields are the arguments of `run_episode`."""
 
-    arm: Arm
+    arm: StreamingArm
     clock: Clock
     policy: Policy | MultimodalPolicy
     contract: Contract
     observe: Callable[[ArmState], Observation]
     config: LoopConfig
     space: Space
-    flange_T_ee: np.ndarray
     seed: int
     gripper: GripperDevice | None
     record: LoopRecord
     executor: ThreadPoolExecutor
     supervision: Supervision | None
+    guard: SpecificationGuard
 
     def __post_init__(self) -> None:
         config, contract = self.config, self.contract
         robot = self.arm.robot
         policy_period, period = 1.0 / contract.rate_hz, 1.0 / config.stream_hz
+        age = ActionAge(config.watchdog, policy_period)
         self.ticks = ticks_per_step(config.stream_hz, contract.rate_hz)
         # The reference starts where the arm is found.
-        self.motion = ReferenceStream(self.arm, self.clock, self.space, config, self.flange_T_ee)
-        self.record.begin = self.motion.state.time
-        self.record.end = self.motion.state.time
-        # The gripper, the policy and its watchdog.
+        self.motion: Stream = self.arm.stream(self.clock, self.space, config, age)
+        self.write_due = 0
+        """Number of the tick before whose end the record is written again."""
+        self.record.begin = self.motion.last.state.time
+        self.record.end = self.motion.last.state.time
+        # The gripper and the policy.
         self.gripper_target = (
             None
             if self.gripper is None
@@ -185,7 +220,6 @@ class _Episode:
             grace=period,
             delay=config.delay if config.wait_for_policy else None,
         )
-        self.watchdog = Watchdog(config.watchdog, policy_period, self.motion.now)
         # The person.
         self.unreported_step: tuple[Observation, Intervention] | None = None
         self.hold_expired = False
@@ -211,16 +245,17 @@ class _Episode:
             return
         limit = person.config.hold_seconds
         while person.paused and not person.episode_ended and not self.hold_expired:
-            self.stream_tick()
-            self.watchdog.feed(self.motion.now)
-            self.record.held += self.motion.period
+            passed = self.stream_tick()
+            self.motion.feed()
+            self.record.held += passed * self.motion.period
             self.hold_expired = self.record.held >= limit
         # Observations and chunks from before the hold are out of date.
         self.inference.restart()
 
     def policy_step(self, step: int, stop: Callable[[], bool]) -> bool:
         """Observes, infers and executes the due action; False if the episode has ended."""
-        observation = {**self._proprioception(), **self.observe(self.motion.state)}
+        observation = {**self._proprioception(), **self.observe(self.motion.last.state)}
+        self.guard.step(observation)
         self.record.stopped = stop()
         ended = (
             self.record.stopped
@@ -238,36 +273,37 @@ class _Episode:
 
     def stream(self) -> None:
         """Makes the ticks of one policy step; fewer if the person interrupts it."""
-        for _ in range(self.ticks):
-            self.stream_tick()
+        left = self.ticks
+        while left > 0:
+            left -= self.stream_tick()
             if self.supervision is not None and self.supervision.interrupts:
                 break
 
-    def stream_tick(self) -> None:
-        """Sends the target for the end of this tick and lets the tick pass."""
-        # An action that is too old brings the reference to rest where it is.
+    def stream_tick(self) -> int:
+        """Lets a tick begin and pass; returns how many have passed, more than one if this process
+        was late."""
         motion = self.motion
-        if self.watchdog.judge(motion.now) is Freshness.DECELERATE:
-            motion.set_target(motion.streamed.position)
         # The reference brakes while a person holds the arm.
-        held = self.supervision is not None and self.supervision.must_hold
-        asked = motion.send(brake=held)
+        motion.send(brake=self.supervision is not None and self.supervision.must_hold)
         # The record is written in the time that is left of a tick.
-        if (motion.ticks - 1) % self.ticks == 0:
+        if motion.last.number >= self.write_due:
+            self.write_due = motion.last.number + self.ticks
             self.record.write()
-        motion.pass_tick()
+        passed = motion.pass_tick()
         if self.supervision is not None:
             self.supervision.poll()
-        # The record of the tick.
-        self.record.end = motion.state.time
-        row = {
-            "position": motion.streamed.position,
-            "velocity": motion.streamed.velocity,
-            "asked": asked,
-            "measured": motion.measured,
-            **motion.monitored(),
-        }
-        add_row(self.record.reference, row)
+        # The record of the ticks.
+        for tick in passed:
+            self.record.end = tick.state.time
+            row = {
+                "position": tick.streamed.position,
+                "velocity": tick.streamed.velocity,
+                "asked": tick.asked,
+                "measured": tick.measured,
+                **tick.monitored,
+            }
+            add_row(self.record.reference, row)
+        return len(passed)
 
     def report_step(self, *, solved: bool, last: bool) -> None:
         """Reports the last step to the person's side, and records the person's label."""
@@ -299,9 +335,9 @@ class _Episode:
         person = self.supervision
         if person is not None:
             was_intervening = person.intervening
-            motion = self.motion
+            last = self.motion.last
             reference = ReferenceAtStep(
-                motion.point.target, motion.streamed.position, motion.governor.clamp
+                self.motion.target, last.streamed.position, self.motion.clamp
             )
             intervention = person.step(proposed, self._with_arm_state(observation), reference)
             self.record.beside.add(intervention.operator)
@@ -318,7 +354,7 @@ class _Episode:
                 "intervention": np.uint8(person.intervening),
                 "segment": np.int32(intervention.segment[0]),
                 "reason": np.uint8(intervention.reason[0]),
-                "step_time": self.motion.state.time - self.record.begin,
+                "step_time": self.motion.last.state.time - self.record.begin,
             }
             if person.hints is not None:
                 fields |= person.hints.step(observation, person=person.intervening)
@@ -328,13 +364,13 @@ class _Episode:
             }
             self.unreported_step = (batch, intervention)
         if executed is not None:
-            motion = self.motion
-            target = self.space.next_target(executed, motion.point.target, motion.measured)
-            motion.set_target(target)
-            self.watchdog.feed(motion.now)
+            last = self.motion.last
+            target = self.space.next_target(executed, self.motion.target, last.measured)
+            self.motion.set_target(target)
+            self.motion.feed()
             if self.gripper_target is not None:
                 self.gripper_target.apply(float(executed[-1]))
-        action = self.space.executed_action(executed, self.motion.point.target)
+        action = self.space.executed_action(executed, self.motion.target)
         return {
             "action": action,
             "action_proposed": action if proposed is None else proposed,
@@ -343,13 +379,13 @@ class _Episode:
 
     def _proprioception(self) -> Observation:
         """The contract's fields that the arm and its gripper measure themselves."""
-        fields = self.space.proprioception(self.motion.state, self.motion.point.target)
+        fields = self.space.proprioception(self.motion.last.state, self.motion.target)
         fields |= {} if self.gripper_target is None else self.gripper_target.observation()
         return {name: value for name, value in fields.items() if name in self.contract.observation}
 
     def _with_arm_state(self, observation: Observation) -> Observation:
         """The observation with the arm's state, for the person's side."""
         gripper = {} if self.gripper_target is None else self.gripper_target.observation()
-        state = self.motion.state
-        felt = {"q": state.q, "tau_ext": state.tau_ext, **self.motion.monitored()}
+        state = self.motion.last.state
+        felt = {"q": state.q, "tau_ext": state.tau_ext, **self.motion.last.monitored}
         return {**observation, **gripper, **felt}

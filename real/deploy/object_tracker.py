@@ -1,92 +1,66 @@
-"""Receives an object's pose on the board from a tracker.
+"""Receives observed fields, such as the poses of objects, from a tracker.
 
 The tracker is a websocket server of the lab. Its first message shows the token, if there is one:
-a msgpack map (`robots.wire.policy`) with `token`. Every other one has `pose`, the x and y [m] and
-angle [rad] on the board, and says how new it is, by at least one of
+a msgpack map (`robots.wire.policy`) with `token`. Every other one has values under the names of the
+observed fields, in their units (at push-T's board `pose`: x and y [m] and angle [rad]), and says
+how new they are, by at least one of
 
 - `frame`: number of the camera's picture, which rises with every new one,
 - `age`: time since the picture was taken [s].
 
-A message that repeats an old picture is no news, a pose off the board or too far from the last one
-is not taken, and a pose that is too old is an error: the arm must not act on it.
+A message may leave out what its picture does not show. One that repeats an old picture is no news;
+a value out of its range, or too far from the last one, is not taken; and a value that is too old is
+an error: the arm must not act on it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hmac
-import math
 import os
 import threading
 import time
-from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
-from pydantic import Field
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidURI
 from websockets.sync.client import connect
 
-from real.motion.governor import Coordinate
-from robots.config import config
+from real.deploy.tracked_field import RemoteTrackerConfig, TrackedField
 from robots.errors import HandoffError, SafetyError
 from robots.wire.addresses import is_loopback
 from robots.wire.policy import check_token, unpack
 
 TOKEN_VARIABLE = "HANDOFF_TRACKER_TOKEN"
-"""Environment variable of the token that the tracker must show."""
-SLACK = 0.01
-"""Distance that noise may move a pose from one picture to the next [m]."""
-SLACK_ANGLE = 0.1
-"""Angle that noise may turn a pose from one picture to the next [rad]."""
-
-
-@config
-class TrackerConfig:
-    """Address of the tracker, its limits of time and of poses."""
-
-    uri: str = ""
-    """Address of the tracker: ws:// or wss://, host and port; empty if there is none."""
-    max_age: Annotated[float, Field(gt=0.0, le=10.0)] = 0.25
-    """Age of the newest pose above which it is an error [s]."""
-    first_seconds: Annotated[float, Field(gt=0.0, le=60.0)] = 5.0
-    """Time limit for the first pose [s]."""
-    wait: Annotated[float, Field(ge=0.0, le=10.0)] = 0.2
-    """Time from a lost connection to the next attempt [s]."""
-    low: tuple[Coordinate, Coordinate] = (0.0, 0.0)
-    """Lower corner of the board, within which the object must be [m]."""
-    high: tuple[Coordinate, Coordinate] = (0.512, 0.512)
-    """Upper corner of the board [m]."""
-    max_speed: Annotated[float, Field(gt=0.0, le=5.0)] = 1.0
-    """Speed of the object above which a pose is not taken [m/s]; a pusher moves it with at most
-    0.5."""
-    max_turn: Annotated[float, Field(gt=0.0, le=50.0)] = 15.0
-    """Speed of its rotation above which a pose is not taken [rad/s]."""
+"""Environment variable of the token that a tracker must show."""
 
 
 class _Sight(NamedTuple):
-    """A pose that was taken."""
+    """A value that was taken."""
 
-    pose: np.ndarray
+    value: np.ndarray
     taken_at: float
     """Time at which its picture was taken, as far as is known [s]."""
 
 
 class RemoteTracker:
-    """Keeps the newest pose of a tracker, and reconnects when the connection is lost; a context
+    """Keeps the newest values of a tracker, and reconnects when the connection is lost; a context
     manager.
 
     Args:
         config: address and time limits.
+        fields: what it sends, with the limits of each.
 
     Raises:
-        HandoffError: an unusable token, or none for another computer; on entering, no pose within
-            `first_seconds`.
+        HandoffError: an unusable token, or none for another computer; on entering, a field without
+            a value within `first_seconds`.
     """
 
-    def __init__(self, config: TrackerConfig) -> None:
+    def __init__(self, config: RemoteTrackerConfig, fields: Sequence[TrackedField]) -> None:
         self._config = config
+        self._fields = {field.name: field for field in fields}
         self._closing = threading.Event()
         self._token = os.environ.get(TOKEN_VARIABLE, "")
         if self._token:
@@ -96,20 +70,21 @@ class RemoteTracker:
                 f"tracker {config.uri}: at another computer it needs a token in ${TOKEN_VARIABLE}, here and there; "
                 "anybody can send a pose."
             )
-        self._newest: _Sight | None = None
+        self._newest: dict[str, _Sight] = {}
         self._last: _News | None = None
-        self._trouble = "no frame was received"
+        self._trouble = dict.fromkeys(self._fields, "no frame was received")
+        """Why there is no newer value, by field."""
         self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
 
     def __enter__(self) -> RemoteTracker:
         self._thread.start()
         deadline = time.monotonic() + self._config.first_seconds
-        while self._newest is None:
+        while missing := [name for name in self._fields if name not in self._newest]:
             if time.monotonic() > deadline or not self._thread.is_alive():
                 self._closing.set()
                 raise HandoffError(
-                    f"tracker {self._config.uri}: no pose within {self._config.first_seconds} s ({self._trouble}). Is "
-                    "it running, and is the board in view?"
+                    f"tracker {self._config.uri}: no {missing[0]} within {self._config.first_seconds} s "
+                    f"({self._trouble[missing[0]]}). Is it running, and is what it tracks in view?"
                 )
             time.sleep(0.01)
         return self
@@ -118,29 +93,30 @@ class RemoteTracker:
         self._closing.set()
         self._thread.join(2.0)
 
-    def pose(self) -> np.ndarray:
-        """(3,) newest x, y [m] and angle [rad] on the board.
+    def read(self, name: str) -> np.ndarray:
+        """(n,) newest value of a field, in its units.
 
         Raises:
-            SafetyError: the pose is too old.
+            SafetyError: it is too old.
         """
-        if self._newest is None:
-            raise SafetyError(f"tracker {self._config.uri}: {self._trouble}.")
-        pose, taken_at = self._newest
+        if name not in self._newest:
+            raise SafetyError(f"tracker {self._config.uri}: {self._trouble[name]}.")
+        value, taken_at = self._newest[name]
         age = time.monotonic() - taken_at
-        if age > self._config.max_age:
+        limit = self._fields[name].max_age
+        if age > limit:
             raise SafetyError(
-                f"tracker {self._config.uri}: newest pose is {age:.3f} s old, limit {self._config.max_age} s "
-                f"({self._trouble}). Is the object hidden, the connection lost?"
+                f"tracker {self._config.uri}: newest {name} is {age:.3f} s old, limit {limit} s "
+                f"({self._trouble[name]}). Is the object hidden, the connection lost?"
             )
-        return pose.copy()
+        return value.copy()
 
     def _work(self) -> None:
         while not self._closing.is_set():
             try:
                 self._listen()
             except InvalidURI as error:
-                self._trouble = f"{error}. Expected such as ws://192.168.1.20:8765"
+                self._note(f"{error}. Expected such as ws://192.168.1.20:8765")
                 return
             except (
                 OSError,
@@ -149,7 +125,7 @@ class RemoteTracker:
                 InvalidMessage,
                 HandoffError,
             ) as error:
-                self._trouble = str(error)[:200]
+                self._note(str(error)[:200])
             self._closing.wait(self._config.wait)
 
     def _listen(self) -> None:
@@ -160,7 +136,7 @@ class RemoteTracker:
             while not self._closing.is_set():
                 with contextlib.suppress(TimeoutError):
                     message = _read(connection.recv(timeout=0.2))
-                    if not shown or ("token" in message and "pose" not in message):
+                    if not shown or set(message) == {"token"}:
                         self._check_token(message)
                         shown = True
                         continue
@@ -176,57 +152,59 @@ class RemoteTracker:
         ):
             raise HandoffError(f"its first message does not show the token of ${TOKEN_VARIABLE}")
 
+    def _note(self, trouble: str) -> None:
+        """Notes for all fields why there is no newer value."""
+        self._trouble = dict.fromkeys(self._fields, trouble)
+
     def _take(self, message: Mapping[str, Any], *, first: bool) -> None:
-        """Takes the pose of a message if it is new and possible; otherwise notes why not.
+        """Takes the values of a message that are new and possible; otherwise notes why not.
 
         Args:
             message: the message.
             first: whether it is the first of a connection, so that pictures may be counted anew.
 
         Raises:
-            HandoffError: a message without a pose, or that does not say how new it is.
+            HandoffError: a message without any of the fields, with a value of another size, or that
+                does not say how new it is.
         """
-        pose, now = _pose_of(message), time.monotonic()
-        news = _news_of(message)
+        values = {
+            name: field.read(message[name])
+            for name, field in self._fields.items()
+            if name in message
+        }
+        if not values:
+            raise HandoffError(
+                f"a frame without {' or '.join(self._fields)}: {str(message)[:80]!r}, see the protocol of trackers"
+            )
+        now, news = time.monotonic(), _news_of(message, values)
         last = self._last
         self._last = news
         if last is not None and _repeats(news, last, first=first):
-            self._trouble = f"it repeats an old picture, number {news.frame}"
+            self._note(f"it repeats an old picture, number {news.frame}")
             return
         taken_at = now - (news.age or 0.0)
-        why = self._impossible(pose, taken_at)
-        if why:
-            self._trouble = why
-            return
-        self._newest = _Sight(pose, taken_at)
-        self._trouble = "it sends no more frames"
-
-    def _impossible(self, pose: np.ndarray, taken_at: float) -> str:
-        """Why the object cannot be there; empty if it can."""
-        config, where = self._config, np.round(pose, 3).tolist()
-        if not ((pose[:2] >= config.low) & (pose[:2] <= config.high)).all():
-            return f"pose {where} is off the board, {list(config.low)} to {list(config.high)} m"
-        if abs(pose[2]) > 2.0 * math.pi:
-            return f"pose {where} has an angle beyond one turn; is it in degrees?"
-        if self._newest is None:
-            return ""
-        before, seconds = self._newest.pose, max(taken_at - self._newest.taken_at, 0.0)
-        moved = float(np.linalg.norm(pose[:2] - before[:2]))
-        turned = abs(math.remainder(pose[2] - before[2], 2.0 * math.pi))
-        if (
-            moved > config.max_speed * seconds + SLACK
-            or turned > config.max_turn * seconds + SLACK_ANGLE
-        ):
-            return f"pose {where} is {moved:.3f} m and {turned:.2f} rad from that of {seconds:.3f} s before"
-        return ""
+        for name, field in self._fields.items():
+            if name not in values:
+                self._trouble[name] = "its messages leave the field out"
+                continue
+            before = self._newest.get(name)
+            value, seconds = values[name], 0.0
+            if before is not None:
+                seconds = max(taken_at - before.taken_at, 0.0)
+            why = field.impossible(value, None if before is None else before.value, seconds)
+            if why:
+                self._trouble[name] = why
+                continue
+            self._newest[name] = _Sight(value, taken_at)
+            self._trouble[name] = "it sends no more frames"
 
 
 class _News(NamedTuple):
-    """What a message says of how new its pose is."""
+    """What a message says of how new its values are."""
 
     frame: int | None
     age: float | None
-    pose: tuple[float, ...] | None
+    values: tuple[tuple[float, ...], ...] | None
 
 
 def _read(frame: str | bytes) -> Mapping[str, Any]:
@@ -243,8 +221,8 @@ def _repeats(news: _News, last: _News, *, first: bool) -> bool:
     return news.frame == last.frame or (not first and news.frame < last.frame)
 
 
-def _news_of(message: Mapping[str, Any]) -> _News:
-    """What a message says of how new its pose is.
+def _news_of(message: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> _News:
+    """What a message says of how new its values are.
 
     Raises:
         HandoffError: nothing.
@@ -258,20 +236,8 @@ def _news_of(message: Mapping[str, Any]) -> _News:
         raise HandoffError(f"`age` is {age!r}, expected the seconds since the picture was taken")
     if frame is None and age is None:
         raise HandoffError(
-            "a pose without `frame`, the rising number of its picture, or `age`, the seconds since it was taken"
+            "a message without `frame`, the rising number of its picture, or `age`, the seconds since it was taken"
         )
     # A message with an age alone is a repetition if it is the same as the last one.
-    pose = None if frame is not None else tuple(np.ravel(message["pose"]).tolist())
-    return _News(frame, None if age is None else float(age), pose)
-
-
-def _pose_of(message: Mapping[str, Any]) -> np.ndarray:
-    try:
-        array = np.asarray(message.get("pose"), dtype=np.float64)
-    except (TypeError, ValueError):
-        array = np.zeros(0)
-    if array.shape != (3,) or not np.isfinite(array).all():
-        raise HandoffError(
-            f"a frame without a pose: {str(message)[:80]!r}, expected {{'pose': [x, y, angle]}}"
-        )
-    return array
+    same = None if frame is not None else tuple(tuple(each.tolist()) for each in values.values())
+    return _News(frame, None if age is None else float(age), same)

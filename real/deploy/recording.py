@@ -15,9 +15,10 @@ from real.deploy.episode_recorder import LoopRecord, RecordWriter, num_rows, tra
 from robots.episodes.running_episode import EpisodeSink, MemoryRecording, RunningEpisode
 from robots.errors import HandoffError, error_text
 from robots.signals import delayed_signals
+from robots.specifications.shares import outcomes
 
 if TYPE_CHECKING:
-    from real.franka.arm import FrankaArm
+    from real.driver.driven_arm import DrivenArm
     from real.franka.state_recorder import StateRecorder
     from robots.episodes.store import EpisodeStore
 
@@ -36,8 +37,9 @@ class EpisodeRecording:
     Args:
         store: store with a schema by `real.deploy.episode_recorder.deploy_schema`, open for
             appending.
-        outcome: called at the end of the episode for its JSON-ready metadata, to which `fault` and
-            the figures of `tracking_figures` are added; returns None to store nothing.
+        outcome: called at the end of the episode for its JSON-ready metadata, to which `fault`, the
+            figures of `tracking_figures` and the outcomes of specifications are added; returns None
+            to store nothing.
         begin: called when the episode begins for the JSON-ready metadata that are known then. The
             episode is written while it runs, and after a kill
             `robots.episodes.running_episode.recover_interrupted` stores it with these metadata.
@@ -81,7 +83,7 @@ class EpisodeRecording:
         return self._error
 
     @contextmanager
-    def of(self, arm: FrankaArm) -> Iterator[None]:
+    def of(self, arm: DrivenArm) -> Iterator[None]:
         """Context in which the episode runs; on leaving it waits for the robot's states.
 
         Raises:
@@ -122,7 +124,7 @@ class EpisodeRecording:
                         f"{fault}. The recorded episode could not be stored: {error_text(error_in_storing)}"
                     ) from error_in_storing
 
-    def _open(self, arm: FrankaArm) -> None:
+    def _open(self, arm: DrivenArm) -> None:
         """Begins the recording of an episode at `arm`."""
         if self._begin is None:
             sink: EpisodeSink = MemoryRecording(self._store, self._store.schema)
@@ -139,7 +141,7 @@ class EpisodeRecording:
         self._writer = writer
         self.record.write = write
 
-    def _await_states(self, arm: FrankaArm) -> None:
+    def _await_states(self, arm: DrivenArm) -> None:
         self._recorder = arm.recorder
         if self._recorder is not None and self.record.reference:
             self._recorder.wait(self.record.end)
@@ -158,6 +160,8 @@ class EpisodeRecording:
         states = self._recorder.arrived(record.begin, record.end)
         figures = tracking_figures(record, states, period)
         metadata = {**self._about, **outcome, "fault": self.fault, **figures}
+        if record.specifications:
+            metadata["specifications"] = outcomes(record.specifications)
         into = self._dropped if metadata.get("discard_reason") else None
         self._writer.commit(self._recorder, metadata, into)
         self.figures = figures

@@ -19,7 +19,7 @@ from pydantic import Field
 from real.deploy.person_motion import PersonMotion, ReferenceAtStep
 from real.teleop.takeover import TakeoverConfig
 from robots.config import config
-from robots.interfaces import Intervention, Label, Observation, Operator
+from robots.interfaces import Intervention, Label, Observation, Operator, ResetMotion
 
 
 @config
@@ -102,6 +102,8 @@ class Supervision:
         """Whether the arm must hold still."""
         self.stopped = False
         """Whether the session must end."""
+        self.reset_motion = ResetMotion.NONE
+        """Motion of the arm between two episodes that the person asks for."""
         self.intervening = False
         """Whether the person had the arm at the last policy step."""
         self.labelled_by = ""
@@ -130,6 +132,7 @@ class Supervision:
             self.label = requests.label
             self.labelled_by = requests.labelled_by
         self.paused = requests.paused
+        self.reset_motion = requests.reset_motion
         self.engaged = requests.engaged
         self.stopped |= requests.stop
 

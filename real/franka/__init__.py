@@ -2,6 +2,7 @@
 
 - `config`: connection, controller and collision behaviour of an arm.
 - `arm`: the arm under impedance control, with its faults and its recovery.
+- `late_arm`: an arm whose targets arrive late.
 - `connection`: connecting, converting states, and checking which robot is connected.
 - `slot`: one process of the computer per arm.
 - `kept_faults`: faults on disk until a person clears them.

@@ -4,26 +4,39 @@ franky's 1 kHz C++ loop."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from real.arm import ArmFaultError, ArmState, ConnectionLostError, PoseTarget, TorqueResponse
+from real.arm import (
+    ArmFaultError,
+    ArmState,
+    ConnectionLostError,
+    JointPositionTarget,
+    PoseTarget,
+    TorqueResponse,
+    note_failed_stop,
+)
 from real.clock import WallClock
-from real.franka.config import FrankaConfig, check_data_sheet
+from real.franka.config import FrankaConfig, check_data_sheet, flange_T_tool
 from real.franka.connection import NO_REALTIME, arm_state, check_robot, connect, error_names
-from real.franka.impedance import cartesian_gains, impedance_motion, torque_response
-from real.franka.joint_limits import joint_velocity
+from real.franka.impedance import (
+    cartesian_gains,
+    impedance_motion,
+    limp_motion,
+    torque_response,
+)
+from real.franka.joint_limits import checked_joints, joint_velocity
 from real.franka.kept_faults import clear_fault, kept_fault, try_to_keep
 from real.franka.preflight import check_ready
 from real.franka.realtime import Scheduling, scheduled
 from real.franka.recovery import clear_errors
 from real.franka.slot import robot_slot
 from real.franka.state_recorder import StateRecorder
-from robots.errors import HandoffError, SafetyError, error_text
+from robots.errors import HandoffError, SafetyError
 from robots.franka import find_robot
 from robots.franka.kinematics import inverse_kinematics
 from robots.franka.robot import Robot
@@ -36,6 +49,9 @@ by a few percent."""
 STOP_DYNAMICS = 0.5
 """Share of the arm's limits with which a motion is stopped half-way. At the full limits franky's
 first sample failed the twin's check of accelerations, which is the robot's."""
+STIFFEN_SECONDS = 0.6
+"""Time for which an arm that has yielded is held under control before it gives up control [s]:
+franky raises the gains with a time constant of 0.1 s."""
 
 
 class FrankaArm:
@@ -71,13 +87,13 @@ class FrankaArm:
         self.clock: Clock = (
             WallClock(lambda: self._robot.state.time.to_sec()) if clock is None else clock
         )
-        self.flange_T_ee = np.eye(4)
-        tcp_offset = self.robot.gripper.tcp_offset
-        self.flange_T_ee[2, 3] = tcp_offset if config.tool_length is None else config.tool_length
+        self.flange_T_ee = flange_T_tool(config, self.robot)
         self.recorder: StateRecorder | None = None
         self._robot: Any = None
         self._control_scheduling: Scheduling | None = None
         self._motion: Any = None
+        self._limp = False
+        """Whether the motion that runs, or ran last, yields to a hand and follows no target."""
         self._fault: HandoffError | None = None
         self._moving = False
         """Whether a motion was sent that has not been found to have ended."""
@@ -108,13 +124,15 @@ class FrankaArm:
     ) -> None:
         try:
             self.stop()
-        except Exception as second:
-            # The first error is the cause; that of the clean-up must not hide it.
-            if error is None:
-                raise
-            error.add_note(f"Stopping the arm failed: {error_text(second)}")
+        except Exception as second:  # noqa: BLE001  noted or raised
+            note_failed_stop(error, second)
         finally:
             self._connection.close()
+
+    @property
+    def moving(self) -> bool:
+        """Whether a motion was sent that has not been found to have ended."""
+        return self._moving
 
     def state(self) -> ArmState:
         """The newest state.
@@ -161,13 +179,7 @@ class FrankaArm:
         import franky
 
         self._require_idle("move_to_joints")
-        q = np.asarray(q, dtype=np.float64)
-        joints, limits = self.robot.num_joints, self.robot.limits
-        if q.shape != (joints,) or not ((q > limits.q_min) & (q < limits.q_max)).all():
-            raise SafetyError(
-                f"arm: joint target {q.tolist()} rad, expected {joints} numbers inside {limits.q_min.tolist()} to "
-                f"{limits.q_max.tolist()}."
-            )
+        q = checked_joints(self.robot, q)
         motion = franky.JointMotion(q, relative_dynamics_factor=self.config.move_dynamics)
         self._begin(motion)
         if self._wait_until_done(60.0, halted):
@@ -176,36 +188,54 @@ class FrankaArm:
         self._wait_until_done(4.0)
         return False
 
-    def start(self) -> None:
-        """Takes control under impedance, holds the present pose, and starts a new `recorder`."""
+    def start(self, states: int | None = None) -> None:
+        """Takes control under impedance, holds the present pose, and starts a new `recorder`.
+
+        Args:
+            states: memory for it, see `StateRecorder`.
+        """
         self._require_idle("start")
         state = self._newest_state()
         self._q_target = state.q.copy()
         self._q_gains = state.q
         motion = impedance_motion(self.config.impedance, self.robot, state)
-        self.recorder = StateRecorder(self.config.record_seconds, self.robot.num_joints)
+        seconds, joints = self.config.record_seconds, self.robot.num_joints
+        self.recorder = StateRecorder(seconds, joints, states)
         motion.register_callback(self.recorder)
+        self._limp = False
         self._motion = motion
         self._begin(motion)
 
-    def set_target(self, target: PoseTarget) -> None:
+    def start_limp(self, damping: Sequence[float]) -> None:
+        """See `real.arm.YieldingArm`; near the joints' limits a soft spring pushes back."""
+        self._require_idle("start_limp")
+        motion = limp_motion(damping, self.robot, self._newest_state())
+        self._limp = True
+        self._motion = motion
+        self._begin(motion)
+
+    def set_target(self, target: PoseTarget | JointPositionTarget) -> None:
         """Sends one target, which takes 33 us.
 
         Raises:
-            SafetyError: a non-finite entry, or the arm is not under control.
+            SafetyError: a non-finite entry, joint positions for the Cartesian law, or the arm is
+                not under control.
         """
         import franky
 
         self._raise_latched()
-        if self._motion is None:
+        if self._motion is None or self._limp:
             raise SafetyError(
                 "arm: a target was set while the arm is not under control. Was `start` called?"
             )
         if not all(np.isfinite(part).all() for part in target):
             raise SafetyError(
-                f"arm: target {target.base_T_ee[:3, 3].tolist()} m, twist {target.twist.tolist()} is not finite."
+                f"arm: target {target[0].ravel().tolist()}, velocity {target[1].tolist()} is not finite."
             )
-        if self.config.impedance.controller == "cartesian":
+        if isinstance(target, JointPositionTarget):
+            self._follow_joints(target.q, target.dq)
+            return
+        if self.config.impedance.controller != "joint":
             twist = franky.Twist(target.twist[:3], target.twist[3:])
             acceleration = franky.TwistAcceleration(
                 target.acceleration[:3], target.acceleration[3:]
@@ -215,22 +245,35 @@ class FrankaArm:
             )
             return
         flange = target.base_T_ee @ np.linalg.inv(self.flange_T_ee)
-        self._q_target = inverse_kinematics(self.robot, flange, self._q_target)
-        dq = joint_velocity(self.robot.chain, self._q_target, target.twist, self.flange_T_ee)
-        self._motion.set_reference(franky.JointReference(q=self._q_target, dq=dq))
+        q = inverse_kinematics(self.robot, flange, self._q_target)
+        dq = joint_velocity(self.robot.chain, q, target.twist, self.flange_T_ee)
+        self._follow_joints(q, dq)
 
-    def torque_response(self, q: np.ndarray, axes: np.ndarray) -> TorqueResponse:
+    def _follow_joints(self, q: np.ndarray, dq: np.ndarray) -> None:
+        """Sends joint positions (J,) [rad] and velocities (J,) [rad/s] to the joint law."""
+        import franky
+
+        if self.config.impedance.controller != "joint":
+            raise SafetyError(
+                "arm: a target of joint positions for the Cartesian law. Set arm.impedance.controller=joint."
+            )
+        self._q_target = q
+        self._motion.set_reference(franky.JointReference(q=q, dq=dq))
+
+    def torque_response(self, q: np.ndarray, axes: np.ndarray, along: np.ndarray) -> TorqueResponse:
         """See `real.arm.Arm`."""
-        return torque_response(self.config.impedance, self.robot, q, axes, self.flange_T_ee)
+        return torque_response(self.config.impedance, self.robot, q, axes, along, self.flange_T_ee)
 
     def stop(self) -> None:
         """Ramps the torque into pure damping, and waits until the arm rests; a fault on the way is
-        latched."""
+        latched. An arm that yields is stiffened first, where it is measured."""
         import franky
 
         if self._robot is None or self._motion is None:
             return
         if self._fault is None and self._robot.is_in_control:
+            if self._limp:
+                self._stiffen()
             self._move(franky.TorqueStopMotion())
         # Not before: a call that Ctrl-C has interrupted is made again when the context is left.
         self._motion = None
@@ -251,10 +294,23 @@ class FrankaArm:
         self._fault = None
         self._motion = None
 
+    def _stiffen(self) -> None:
+        """Holds an arm that yields at its measured joint positions, by the joint law."""
+        import franky
+
+        config = self.config.impedance
+        gains = franky.JointImpedanceGains(
+            np.array(config.joint_stiffness), np.array(config.joint_damping)
+        )
+        self._motion.set_reference(franky.JointReference(q=self._newest_state().q))
+        self._motion.set_gains(gains)
+        for _ in range(round(STIFFEN_SECONDS / 0.01)):
+            self.clock.advance(0.01)
+
     def _refresh_gains(self, state: ArmState) -> None:
         """Computes the Cartesian gains again once a joint has moved by `GAINS_MOTION`."""
         config = self.config.impedance
-        if self._motion is None or config.controller != "cartesian":
+        if self._motion is None or self._limp or config.controller == "joint":
             return
         if np.abs(state.q - self._q_gains).max() < GAINS_MOTION:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
 from real.franka.impedance import ImpedanceConfig
@@ -63,6 +64,14 @@ class FrankaConfig:
     record_seconds: Annotated[float, Field(gt=0.0, le=3600.0)] = 60.0
     """Time for which memory for robot states is reserved per motion [s], 0.5 kB each
     millisecond."""
+
+
+def flange_T_tool(config: FrankaConfig, robot: Robot) -> np.ndarray:
+    """(4, 4) end effector frame of an arm in the flange frame [m], see
+    `FrankaConfig.tool_length`."""
+    frame = np.eye(4)
+    frame[2, 3] = robot.gripper.tcp_offset if config.tool_length is None else config.tool_length
+    return frame
 
 
 def check_data_sheet(config: FrankaConfig, robot: Robot) -> None:

@@ -11,13 +11,14 @@ franky's own damping, which is critical.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from real.arm import ArmState, TorqueResponse
-from real.franka.joint_limits import joint_velocity, tool_jacobian
+from real.franka.joint_limits import tool_jacobian
 from robots.config import config
 from robots.control.impedance import ImpedanceGains
 from robots.errors import HandoffError
@@ -67,9 +68,9 @@ class ImpedanceConfig:
     The two laws are not matched in stiffness, and no real arm was measured.
     """
 
-    controller: Literal["cartesian", "joint"] = "cartesian"
-    """Impedance law: stiffness about the end effector's pose, or about joint positions by inverse
-    kinematics."""
+    controller: Literal["cartesian", "joint"] | None = None
+    """Impedance law: stiffness about the end effector's pose, or about joint positions, by inverse
+    kinematics where actions move the pose. None takes that of the policy's actions."""
     stiffness: Stiffness = GAINS.stiffness
     """Cartesian stiffness x, y, z [N/m], rotation [Nm/rad], base axes."""
     damping: Damping = GAINS.damping
@@ -105,14 +106,46 @@ class ImpedanceConfig:
             )
 
 
+def differing_gains(config: ImpedanceConfig, trained: ImpedanceGains | None) -> list[str]:
+    """Gains of an arm's law that are not those with which a policy was trained, one phrase each.
+
+    Args:
+        config: law and gains of the arm.
+        trained: gains of the contract; None where they are not known.
+    """
+    if trained is None:
+        return []
+    law = (
+        ("joint_stiffness", "joint_damping")
+        if config.controller == "joint"
+        else ("stiffness", "damping", "posture_stiffness", "posture_damping")
+    )
+    return [
+        f"{name} {getattr(config, name)}, in training {getattr(trained, name)}"
+        for name in law
+        if getattr(config, name) != getattr(trained, name)
+    ]
+
+
 def impedance_motion(config: ImpedanceConfig, robot: Robot, state: ArmState) -> Any:
     """The franky motion of `config`, whose first reference is the pose of `state`.
 
     Raises:
         HandoffError: a stiffness or damping per joint has another number of entries than joints.
     """
-    law = _cartesian if config.controller == "cartesian" else _joint
+    law = _joint if config.controller == "joint" else _cartesian
     return law(config, robot, state)
+
+
+def limp_motion(damping: Sequence[float], robot: Robot, state: ArmState) -> Any:
+    """The franky motion that yields to a hand from the pose of `state` on: no stiffness, and
+    `damping` (J,) [Nms/rad].
+
+    Raises:
+        HandoffError: another number of entries than joints.
+    """
+    robot.check_per_joint("damping", damping)
+    return _joint_motion([0.0] * robot.num_joints, damping, 1.0, robot, state)
 
 
 def _cartesian(config: ImpedanceConfig, robot: Robot, state: ArmState) -> Any:
@@ -165,6 +198,7 @@ def torque_response(
     robot: Robot,
     q: np.ndarray,
     axes: np.ndarray,
+    along: np.ndarray,
     flange_T_ee: np.ndarray,
 ) -> TorqueResponse:
     """The torques with which the law of `config` answers a reference; only the Cartesian law is fed
@@ -175,10 +209,10 @@ def torque_response(
         robot: the arm.
         q: (J,) joint positions [rad].
         axes: (6, D) twists in the base frame of unit velocities along the coordinates.
+        along: (J, D) joint velocities [rad/s] of the same.
         flange_T_ee: (4, 4) end effector in the flange frame [m].
     """
     if config.controller == "joint":
-        along = joint_velocity(robot.chain, q, axes, flange_T_ee)
         K, D = np.diag(config.joint_stiffness), np.diag(config.joint_damping)
         return TorqueResponse(K @ along, D @ along, np.zeros_like(along), K, D)
     J = tool_jacobian(robot.chain, q, flange_T_ee)
@@ -188,15 +222,27 @@ def torque_response(
 
 
 def _joint(config: ImpedanceConfig, robot: Robot, state: ArmState) -> Any:
-    import franky
-
     robot.check_per_joint("impedance.joint_stiffness", config.joint_stiffness)
     robot.check_per_joint("impedance.joint_damping", config.joint_damping)
+    stiffness, damping = config.joint_stiffness, config.joint_damping
+    return _joint_motion(stiffness, damping, config.max_delta_tau, robot, state)
+
+
+def _joint_motion(
+    stiffness: Sequence[float],
+    damping: Sequence[float],
+    max_delta_tau: float,
+    robot: Robot,
+    state: ArmState,
+) -> Any:
+    """The joint law with (J,) stiffness [Nm/rad] and damping [Nms/rad], and the largest torque step
+    per cycle [Nm]."""
+    import franky
 
     motion = franky.JointImpedanceTrackingMotion(
-        stiffness=np.array(config.joint_stiffness),
-        damping=np.array(config.joint_damping),
-        max_delta_tau=config.max_delta_tau,
+        stiffness=np.array(stiffness),
+        damping=np.array(damping),
+        max_delta_tau=max_delta_tau,
         lower_joint_limits=robot.limits.q_min,
         upper_joint_limits=robot.limits.q_max,
     )

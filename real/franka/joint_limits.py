@@ -105,6 +105,22 @@ def velocity_rows(
     return dq_per_speed / allowed[:, None]
 
 
+def checked_joints(robot: Robot, q: np.ndarray) -> np.ndarray:
+    """(J,) joint positions [rad] to which an arm is to move.
+
+    Raises:
+        SafetyError: `q` is not one finite number per joint inside the limits.
+    """
+    q = np.asarray(q, dtype=np.float64)
+    joints, limits = robot.num_joints, robot.limits
+    if q.shape != (joints,) or not ((q > limits.q_min) & (q < limits.q_max)).all():
+        raise SafetyError(
+            f"arm: joint target {q.tolist()} rad, expected {joints} numbers inside {limits.q_min.tolist()} to "
+            f"{limits.q_max.tolist()}."
+        )
+    return q
+
+
 def check_joints(config: JointGuardConfig, robot: Robot, q: np.ndarray, dq: np.ndarray) -> None:
     """Checks joint positions `q` (J,) [rad] and requested velocities `dq` (J,) [rad/s] against the
     robot's limits.

@@ -13,11 +13,12 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
@@ -34,7 +35,8 @@ EVERY_USER = 0o666
 LONGEST_RECORD = 4096
 """Largest size of the description of a holder [bytes]."""
 
-_HELD: ContextVar[frozenset[str]] = ContextVar("addresses of held arms", default=frozenset())
+_HELD: ContextVar[Mapping[str, int]] = ContextVar("held arms", default=MappingProxyType({}))
+"""Descriptors of the locks of held arms, by their address."""
 _DESCRIPTORS: set[int] = set()
 """Open lock files of all threads of this process."""
 
@@ -65,16 +67,47 @@ def robot_slot(
     descriptor = _lock(file, f"{name} at {host}", time.monotonic() + patience, progress)
     _free_in_forks()
     _DESCRIPTORS.add(descriptor)
-    _HELD.set(_HELD.get() | {address})
+    _HELD.set({**_HELD.get(), address: descriptor})
     try:
         _write_holder(descriptor)
         yield
     finally:
-        _HELD.set(_HELD.get() - {address})
+        _HELD.set({name: held for name, held in _HELD.get().items() if name != address})
         # A forked process has closed it, and the number may be another file's by now.
         if descriptor in _DESCRIPTORS:
             _DESCRIPTORS.remove(descriptor)
             os.close(descriptor)
+
+
+def held_slot(host: str) -> int:
+    """The descriptor of the lock of the arm at `host`, for a process that drives it on behalf of
+    the one that holds it.
+
+    Raises:
+        HandoffError: this process does not hold the arm.
+    """
+    address = robot_address(host)
+    if address not in _HELD.get():
+        raise HandoffError(f"arm at {host}: it is driven by a process that does not hold it.")
+    return _HELD.get()[address]
+
+
+@contextmanager
+def adopted_slot(host: str, descriptor: int) -> Iterator[None]:
+    """Holds the arm at `host` by a lock that another process has taken. The arm stays held until
+    both have let go, so that nobody takes it while it is still brought to rest.
+
+    Args:
+        host: name or address of the robot's control.
+        descriptor: descriptor of the lock in this process, which is closed at the end.
+    """
+    before = _HELD.get()
+    _HELD.set({**before, robot_address(host): descriptor})
+    try:
+        yield
+    finally:
+        _HELD.set(before)
+        os.close(descriptor)
 
 
 def robot_address(host: str) -> str:
@@ -161,4 +194,4 @@ def _free_in_forks() -> None:
 def _close_copies() -> None:
     while _DESCRIPTORS:
         os.close(_DESCRIPTORS.pop())
-    _HELD.set(frozenset())
+    _HELD.set({})

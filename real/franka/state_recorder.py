@@ -1,8 +1,13 @@
-"""Records every 1 kHz robot state of a motion, in arrays that are allocated before it begins."""
+"""Records every 1 kHz robot state of a motion, in memory that is reserved before it begins and that
+two processes can share: the one that drives the arm writes, the one that stores the episode reads,
+also after the writer has been killed."""
 
 from __future__ import annotations
 
+import mmap
+import os
 import time
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,22 +24,58 @@ def robot_fields(joints: int) -> dict[str, tuple[int, ...]]:
     return {"time": (), **per_joint, "base_T_ee": (4, 4), "success_rate": ()}
 
 
+HEAD = 2
+"""Entries before the states: how many were recorded, and how many dropped."""
+
+
+def reserve(seconds: float, joints: int) -> int:
+    """Reserves memory for the states of so many seconds; the system provides it as it is written.
+
+    Args:
+        seconds: time for whose states memory is reserved [s].
+        joints: number of joints of the robot.
+
+    Returns:
+        The descriptor of the memory, to be closed by the caller.
+    """
+    descriptor = os.memfd_create("handoff-states", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, 8 * (HEAD + _rows(seconds) * _entries(joints)))
+    return descriptor
+
+
 class StateRecorder:
     """A franky motion callback, which is called on franky's queue thread once per control cycle.
 
     Args:
         seconds: time for whose states memory is reserved [s].
         joints: number of joints of the robot.
+        descriptor: memory of `reserve` for the same, which another process may have mapped as well
+            and which may be closed afterwards; None reserves some for this process alone.
     """
 
-    def __init__(self, seconds: float, joints: int) -> None:
-        self._rows = round(seconds * 1000)
-        self._arrays = {
-            name: np.zeros((self._rows, *shape)) for name, shape in robot_fields(joints).items()
-        }
-        self._count = 0
-        self.dropped = 0
+    def __init__(self, seconds: float, joints: int, descriptor: int | None = None) -> None:
+        self._rows = _rows(seconds)
+        reserved = reserve(seconds, joints) if descriptor is None else descriptor
+        memory = np.frombuffer(mmap.mmap(reserved, 0))
+        if descriptor is None:
+            os.close(reserved)
+        self._head = memory[:HEAD]
+        self._arrays: dict[str, np.ndarray] = {}
+        begin = HEAD
+        for name, shape in robot_fields(joints).items():
+            end = begin + self._rows * prod(shape)
+            self._arrays[name] = memory[begin:end].reshape(self._rows, *shape)
+            begin = end
+
+    @property
+    def dropped(self) -> int:
         """Number of states that came after the memory was full."""
+        return int(self._head[1])
+
+    @property
+    def _count(self) -> int:
+        """Number of states that were recorded."""
+        return int(self._head[0])
 
     def __call__(
         self, state: Any, time_step: Any, relative_time: Any, absolute_time: Any, command: Any
@@ -42,7 +83,7 @@ class StateRecorder:
         """Records one `franky.RobotState`."""
         i = self._count
         if i == self._rows:
-            self.dropped += 1
+            self._head[1] += 1
             return
         arrays = self._arrays
         arrays["time"][i] = state.time.to_msec() * 1e-3
@@ -54,7 +95,8 @@ class StateRecorder:
         arrays["tau_ext"][i] = state.tau_ext_hat_filtered
         arrays["base_T_ee"][i] = state.O_T_EE.matrix
         arrays["success_rate"][i] = state.control_command_success_rate
-        self._count = i + 1
+        # Last, so that a reader never takes a row that is half written.
+        self._head[0] = i + 1
 
     def between(self, begin: float, end: float, patience: float = 2.0) -> dict[str, np.ndarray]:
         """Copies of the states with `begin < time <= end` [robot s], once the queue thread has
@@ -98,3 +140,12 @@ class StateRecorder:
         """Copies of the states from number `first` to `last`, exclusive, in the order of their
         arrival."""
         return {name: array[first:last].copy() for name, array in self._arrays.items()}
+
+
+def _rows(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _entries(joints: int) -> int:
+    """Numbers in one state."""
+    return sum(prod(shape) for shape in robot_fields(joints).values())

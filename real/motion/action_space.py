@@ -1,9 +1,10 @@
 """Defines the coordinates in which a policy's actions move a target, and converts actions to
 targets.
 
-`real.motion.planar_space.Plane` is one such space, of targets on a board; `CartesianSteps` is the
-other, of steps of a gripper's pose. The loop sends targets of both through one governor, whose
-limits are Euclidean; therefore all coordinates are lengths.
+`real.motion.planar_space.Plane` is one such space, of targets on a board; `CartesianSteps` is
+another, of steps of a gripper's pose; `real.motion.joint_space.JointSpace` is that of the joints.
+The loop sends targets of all through one governor, whose limits are Euclidean; therefore all
+coordinates are lengths.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import Protocol
 
 import numpy as np
 
-from real.arm import ArmState, PoseTarget
+from real.arm import ArmState, JointPositionTarget, PoseTarget
 from real.motion.governor import GovernorConfig
 from robots.contract import Contract
-from robots.control.actions import AXES, Motion
+from robots.control.actions import AXES, CartesianDelta, Motion
 from robots.control.agent_reference import checked_target
 from robots.errors import HandoffError
+from robots.franka.chain import KinematicChain
 from robots.franka.kinematics import batched_jacobian, rotation_matrix, rotation_vector
 from robots.franka.robot import Robot
 from robots.interfaces import Observation
@@ -55,16 +57,22 @@ class Space(Protocol):
     """Whether targets carry the reference's velocity and acceleration, which the impedance law then
     feeds forward."""
 
-    def position(self, base_T_ee: np.ndarray) -> np.ndarray:
-        """(D,) coordinates [m] of the end effector at `base_T_ee` (4, 4)."""
+    def measured(self, state: ArmState) -> np.ndarray:
+        """(D,) coordinates [m] of an arm in that state."""
         ...
 
-    def target(self, motion: Motion) -> PoseTarget:
+    def target(self, motion: Motion) -> PoseTarget | JointPositionTarget:
         """Target of the impedance law for a motion in these coordinates."""
         ...
 
-    def velocity_axes(self) -> np.ndarray:
-        """(6, D) twists in the base frame of unit velocities along the coordinates."""
+    def velocity_axes(self, q: np.ndarray) -> np.ndarray:
+        """(6, D) twists in the base frame of unit velocities along the coordinates, of an arm at
+        joint positions `q` (J,) [rad]."""
+        ...
+
+    def joint_map(self) -> np.ndarray | None:
+        """(J, D) joint velocities [rad/s] of unit velocities along the coordinates; None where they
+        follow from `velocity_axes` as the smallest ones."""
         ...
 
     def reference(self, position: np.ndarray, time: float = 0.0) -> Reference:
@@ -116,7 +124,7 @@ class CartesianSteps:
 
     def __init__(self, contract: Contract, base_T_ee: np.ndarray, robot: Robot) -> None:
         steps = contract.steps
-        if contract.action_interface != self.interface or steps is None:
+        if contract.action_interface != self.interface or not isinstance(steps, CartesianDelta):
             raise HandoffError(
                 f"contract: interface '{contract.action_interface}' of {contract.task}, which does not say what a step "
                 "is. Export the policy again; a task's own steps are then part of it."
@@ -141,7 +149,7 @@ class CartesianSteps:
         return replace(config, low=lowest, high=highest)
 
     def position(self, base_T_ee: np.ndarray) -> np.ndarray:
-        """See `Space`."""
+        """(D,) coordinates [m] of the end effector at `base_T_ee` (4, 4)."""
         return self._grasp(base_T_ee)[self._index] * self._scale
 
     def pose(self, position: np.ndarray) -> np.ndarray:
@@ -159,9 +167,16 @@ class CartesianSteps:
         base_T_ee[:3, 3] = pose[:3]
         return PoseTarget(base_T_ee, np.zeros(6), np.zeros(6))
 
-    def velocity_axes(self) -> np.ndarray:
+    def measured(self, state: ArmState) -> np.ndarray:
         """See `Space`."""
+        return self.position(state.base_T_ee)
+
+    def velocity_axes(self, q: np.ndarray) -> np.ndarray:
+        """See `Space`: the same for all joint positions."""
         return np.eye(6)[:, self._index] / self._scale
+
+    def joint_map(self) -> None:
+        """See `Space`: none."""
 
     def reference(self, position: np.ndarray, time: float = 0.0) -> StepReference:
         """See `Space`."""
@@ -183,23 +198,44 @@ class CartesianSteps:
     def proprioception(self, state: ArmState, target: np.ndarray) -> Observation:
         """See `Space`: the fields of `sim.tasks.task.proprioception` without the gripper's, and
         those that tasks derive from them."""
-        pose = self._grasp(state.base_T_ee)
-        positions, rotations = self._chain.batched_joint_frames(state.q[None])
-        jacobian = batched_jacobian(positions, rotations, state.base_T_ee[None, :3, 3])[0]
-        fields = {
-            "q": state.q,
-            "dq": state.dq,
-            "grasp_pose": pose,
-            "target_offset": self.pose(target) - pose,
-            "hand_turn": pose[3:],
-            "hand_velocity": jacobian[:3] @ state.dq,
-        }
-        return {name: value.astype(np.float32) for name, value in fields.items()}
+        return arm_observation(state, self.pose(target), self._chain, self._flange_R_grasp)
 
     def _grasp(self, base_T_ee: np.ndarray) -> np.ndarray:
         """(6,) position [m] and rotation vector [rad] of the frame "grasp"."""
-        rotation = rotation_vector(base_T_ee[:3, :3] @ self._flange_R_grasp)
-        return np.concatenate([base_T_ee[:3, 3], rotation])
+        return grasp_pose(base_T_ee, self._flange_R_grasp)
+
+
+def grasp_pose(base_T_ee: np.ndarray, flange_R_grasp: np.ndarray) -> np.ndarray:
+    """(6,) position [m] and rotation vector [rad] of the frame "grasp" of an end effector at
+    `base_T_ee` (4, 4), whose axes are the flange's."""
+    rotation = rotation_vector(base_T_ee[:3, :3] @ flange_R_grasp)
+    return np.concatenate([base_T_ee[:3, 3], rotation])
+
+
+def arm_observation(
+    state: ArmState, target: np.ndarray, chain: KinematicChain, flange_R_grasp: np.ndarray
+) -> Observation:
+    """The fields of `sim.tasks.task.proprioception` without the gripper's, and those that tasks
+    derive from them.
+
+    Args:
+        state: state of the arm.
+        target: (6,) position [m] and rotation vector [rad] of the frame "grasp" at the target.
+        chain: kinematic chain of the robot.
+        flange_R_grasp: (3, 3) frame "grasp" in the flange frame.
+    """
+    pose = grasp_pose(state.base_T_ee, flange_R_grasp)
+    positions, rotations = chain.batched_joint_frames(state.q[None])
+    jacobian = batched_jacobian(positions, rotations, state.base_T_ee[None, :3, 3])[0]
+    fields = {
+        "q": state.q,
+        "dq": state.dq,
+        "grasp_pose": pose,
+        "target_offset": target - pose,
+        "hand_turn": pose[3:],
+        "hand_velocity": jacobian[:3] @ state.dq,
+    }
+    return {name: value.astype(np.float32) for name, value in fields.items()}
 
 
 class StepReference:

@@ -39,7 +39,14 @@ def rooms(
 
     Returns:
         The distances by the names of point and place; negative inside.
+
+    Raises:
+        SafetyError: a position is no finite number.
     """
+    if not np.isfinite(q).all():
+        raise SafetyError(
+            f"fence: joint positions {np.asarray(q).tolist()} rad, expected finite numbers. Does the robot send states?"
+        )
     frames = robot.chain.joint_frames(q)
     return {
         (point.name, face.name): face.distance - point.clearance

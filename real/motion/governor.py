@@ -89,6 +89,47 @@ class GovernorConfig:
         _check_limits(self)
 
 
+class KeepInBox:
+    """The keep-in box of a governor, for those who set targets.
+
+    Args:
+        config: limits with D entries per corner.
+    """
+
+    def __init__(self, config: GovernorConfig) -> None:
+        self.low = np.asarray(config.low, dtype=float)
+        """(D,) lower corner [m]."""
+        self.high = np.asarray(config.high, dtype=float)
+        """(D,) upper corner [m]."""
+
+    def clamp(self, target: np.ndarray) -> np.ndarray:
+        """The point of the box nearest to `target` `(D,)` [m].
+
+        Raises:
+            SafetyError: wrong shape or a non-finite entry.
+        """
+        return np.clip(self.checked("action", target), self.low, self.high)
+
+    def checked(self, name: str, value: np.ndarray) -> np.ndarray:
+        """A copy of `value`, which must be one finite number per coordinate.
+
+        Args:
+            name: what the value is, for the message.
+            value: (D,) numbers.
+
+        Raises:
+            SafetyError: wrong shape or a non-finite entry.
+        """
+        value = np.array(value, dtype=np.float64)
+        # Written so that a number that is none is refused as well.
+        if value.shape != self.low.shape or not (np.abs(value) <= LARGEST).all():
+            raise SafetyError(
+                f"governor: {name} is {value.tolist()}, expected {self.low.size} finite numbers up to {LARGEST:g}. "
+                "Did the policy or a sensor fail?"
+            )
+        return value
+
+
 class VelocityFilter(Protocol):
     """A last limit on the velocity of a reference; `real.motion.energy_tank.EnergyTank` is one."""
 
@@ -125,13 +166,15 @@ class ReferenceGovernor:
         velocity_filter: VelocityFilter | None = None,
     ) -> None:
         self._filter = velocity_filter
-        self._low = np.asarray(config.low, dtype=float)
-        self._high = np.asarray(config.high, dtype=float)
+        self.box = KeepInBox(config)
+        """Where the reference stays."""
+        self._low = self.box.low
+        self._high = self.box.high
         check_robot(config, period, robot, feeds_velocity=feeds_velocity)
         self._config = config
         self._dt = period
         self._axis_acceleration = config.max_acceleration / math.sqrt(self._low.size)
-        self._position = self._require("start position", position)
+        self._position = self.box.checked("start position", position)
         if (self._position < self._low).any() or (self._position > self._high).any():
             raise SafetyError(
                 f"governor: start {np.round(self._position, 4).tolist()} m lies outside the keep-in box "
@@ -139,14 +182,6 @@ class ReferenceGovernor:
             )
         self._velocity = np.zeros_like(self._position)
         self._waited = 0.0
-
-    def clamp(self, target: np.ndarray) -> np.ndarray:
-        """The point of the keep-in box nearest to `target` `(D,)` [m].
-
-        Raises:
-            SafetyError: wrong shape or a non-finite entry.
-        """
-        return np.clip(self._require("action", target), self._low, self._high)
 
     def step(
         self, requested: Motion, measured: np.ndarray, bounds: VelocityBounds | None = None
@@ -166,8 +201,8 @@ class ReferenceGovernor:
             SafetyError: non-finite or ill-shaped input, or the arm is further than `fault_lag` from
                 its reference.
         """
-        position = self._require("position", requested.position)
-        velocity = self._require("velocity", requested.velocity)
+        position = self.box.checked("position", requested.position)
+        velocity = self.box.checked("velocity", requested.velocity)
         inside = np.clip(position, self._low, self._high)
         target = self._tracking_velocity(inside, np.where(inside == position, velocity, 0.0))
         return self._move(target, measured, bounds)
@@ -185,7 +220,7 @@ class ReferenceGovernor:
         self, requested: np.ndarray, measured: np.ndarray, bounds: VelocityBounds | None
     ) -> Motion:
         """Advances the reference with the velocity nearest to `requested` (D,) [m/s]."""
-        measured = self._require("measured position", measured)
+        measured = self.box.checked("measured position", measured)
         if bounds is not None and not all((np.abs(part) <= LARGEST).all() for part in bounds):
             raise SafetyError(
                 "governor: the joints' bounds on the velocity are not finite. Did a joint sensor fail?"
@@ -268,16 +303,6 @@ class ReferenceGovernor:
         return (
             np.sqrt(np.maximum(a * a * dt * dt + 2.0 * a * (room - speed * dt / 2.0), 0.0)) - a * dt
         )
-
-    def _require(self, name: str, value: np.ndarray) -> np.ndarray:
-        value = np.array(value, dtype=np.float64)
-        # Written so that a number that is none is refused as well.
-        if value.shape != self._low.shape or not (np.abs(value) <= LARGEST).all():
-            raise SafetyError(
-                f"governor: {name} is {value.tolist()}, expected {self._low.size} finite numbers up to {LARGEST:g}. "
-                "Did the policy or a sensor fail?"
-            )
-        return value
 
 
 def _into_ball(safe: np.ndarray, requested: np.ndarray, limit: float) -> np.ndarray:

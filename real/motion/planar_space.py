@@ -100,9 +100,17 @@ class Plane:
         acceleration[:3] = motion.acceleration @ self._axes
         return PoseTarget(self.pose(motion.position), twist, acceleration)
 
-    def velocity_axes(self) -> np.ndarray:
-        """(6, 2) twists in the base frame of unit velocities along board x and y."""
+    def measured(self, state: ArmState) -> np.ndarray:
+        """See `Space`."""
+        return self.position(state.base_T_ee)
+
+    def velocity_axes(self, q: np.ndarray | None = None) -> np.ndarray:
+        """(6, 2) twists in the base frame of unit velocities along board x and y, the same for all
+        joint positions."""
         return np.concatenate([self._axes.T, np.zeros((3, 2))])
+
+    def joint_map(self) -> None:
+        """See `Space`: none."""
 
     def position(self, base_T_ee: np.ndarray) -> np.ndarray:
         """(2,) position on the board [m] of the end effector at `base_T_ee` (4, 4)."""

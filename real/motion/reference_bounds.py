@@ -80,7 +80,12 @@ class ReferenceBounds:
         self._rows = np.zeros((0, 0))
 
     def next(
-        self, state: ArmState, axes: np.ndarray, reference: Motion, measured: np.ndarray
+        self,
+        state: ArmState,
+        axes: np.ndarray,
+        reference: Motion,
+        measured: np.ndarray,
+        along: np.ndarray | None = None,
     ) -> VelocityBounds:
         """The bounds on the reference's velocity at the end of the tick that begins now.
 
@@ -89,6 +94,8 @@ class ReferenceBounds:
             axes: (6, D) twists in the base frame of unit velocities along the coordinates.
             reference: the reference now, at the end of the tick before.
             measured: (D,) measured position of the arm in the coordinates [m].
+            along: (J, D) joint velocities [rad/s] of unit velocities along the coordinates; None
+                takes the smallest that move the end effector so.
 
         Returns:
             Bounds in which the mean torque rate of the tick, and the torque at its end, follow from
@@ -98,7 +105,7 @@ class ReferenceBounds:
             SafetyError: a point of the arm is inside the fence.
         """
         if self._ticks % GEOMETRY_TICKS == 0:
-            self._renew(state.q, axes)
+            self._renew(state.q, axes, along)
         self._ticks += 1
         response, dt = self._response, self._period
         # The rate is `row @ v + rate` for the velocity v at the end of the tick, the torque
@@ -147,11 +154,13 @@ class ReferenceBounds:
         [W]."""
         return float(dq @ self._response.joint_damping @ dq)
 
-    def _renew(self, q: np.ndarray, axes: np.ndarray) -> None:
+    def _renew(self, q: np.ndarray, axes: np.ndarray, along: np.ndarray | None) -> None:
         robot = self._arm.robot
-        self._dq_per_speed = joint_velocity(robot.chain, q, axes, self._flange_T_ee)
+        if along is None:
+            along = joint_velocity(robot.chain, q, axes, self._flange_T_ee)
+        self._dq_per_speed = along
         self._rows = velocity_rows(self._config, robot.limits, q, self._dq_per_speed)
-        self._response = self._arm.torque_response(q, axes)
+        self._response = self._arm.torque_response(q, axes, along)
         # The power of a torque is that of a force along the coordinates.
         to_force = self._dq_per_speed.T
         self._coordinates = CoordinateResponse(

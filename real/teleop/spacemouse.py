@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from real.teleop.keyboard import KeySource, LabelKeys
 from real.teleop.takeover import HandInput, Takeover, TakeoverConfig
 from robots.config import Delay, Seconds, ShareBelowOne, config
 from robots.errors import HandoffError
+from robots.extras import pip_install
 from robots.interfaces import Intervention, Observation, Requests
 from robots.spec import ActionSpec
 
@@ -28,6 +29,14 @@ MOVED = 0.001
 _READS = 64
 """Largest number of reports read per step, which is the size of the kernel's queue."""
 _AXES = ("x", "y", "z", "roll", "pitch", "yaw")
+FULL_COUNTS = 350.0
+"""Count of a HID report at full deflection, of every device that pyspacemouse knows."""
+HID_FILTERS = (
+    {"vendorId": 0x256F, "usagePage": 1, "usage": 8},
+    {"vendorId": 0x046D, "usagePage": 1, "usage": 8},
+)
+"""Devices that a browser offers: multi-axis controllers (USB HID usage tables, 4.1) by 3Dconnexion,
+and by Logitech, which sold them before."""
 
 
 @config
@@ -74,8 +83,59 @@ class SpaceMouseDevice(Protocol):
         ...
 
 
+class SpaceMouseReport(NamedTuple):
+    """The state of a SpaceMouse by its HID reports, as a browser reads them."""
+
+    counts: tuple[float, ...]
+    """(6,) counts along right, towards the person and down, and about these axes."""
+    buttons: tuple[bool, ...]
+    """Whether each button is down, in the order of the report's bits."""
+    age: float
+    """Time since the newest report [s]."""
+
+
+class SpaceMouseHand:
+    """Turns states of a SpaceMouse into the input of a person's hand.
+
+    Args:
+        config: thresholds.
+    """
+
+    def __init__(self, config: SpaceMouseConfig) -> None:
+        self._config = config
+        self._deflected_at = -np.inf
+        """Time of the last deflection or button [s]."""
+
+    def release(self) -> None:
+        """Ends the hold-over time of the last deflection."""
+        self._deflected_at = -np.inf
+
+    def hand(
+        self, deflection: np.ndarray, buttons: Sequence[int | bool], age: float, now: float
+    ) -> HandInput:
+        """The input at one moment.
+
+        Args:
+            deflection: (6,) deflection forward, left, up, and about these, in [-1, 1].
+            buttons: whether each button is down; the first closes the gripper, the second opens it.
+            age: time since the newest report [s].
+            now: time [s].
+        """
+        config = self._config
+        twist = with_dead_zone(deflection, config.dead_zone)
+        if age > config.silence:
+            twist[:] = 0.0
+        down = [*map(bool, buttons), False, False]
+        grip = int(down[1]) - int(down[0])
+        deflected = float(np.linalg.norm(twist)) > MOVED or any(down)
+        if deflected:
+            self._deflected_at = now
+        engaged = deflected or now - self._deflected_at < config.hold_over
+        return HandInput(engaged, twist, grip)
+
+
 class SpaceMouse:
-    """The input of a person's hand through a SpaceMouse.
+    """The input of a person's hand through a SpaceMouse at this computer.
 
     Args:
         config: thresholds; None takes the defaults.
@@ -92,19 +152,17 @@ class SpaceMouse:
         device: SpaceMouseDevice | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._config = config or SpaceMouseConfig()
         self._now = now
+        self._hand = SpaceMouseHand(config or SpaceMouseConfig())
         self._device = open_spacemouse() if device is None else device
         self._report = -1.0
         """The device's time of the newest report."""
         self._reported_at = -np.inf
         """Time at which it was read [s]."""
-        self._deflected_at = -np.inf
-        """Time of the last deflection or button [s]."""
 
     def release(self) -> None:
         """Ends the hold-over time of the last deflection."""
-        self._deflected_at = -np.inf
+        self._hand.release()
 
     def hand(self) -> HandInput:
         """The input at this moment.
@@ -112,18 +170,10 @@ class SpaceMouse:
         Raises:
             HandoffError: the device does not answer.
         """
-        config = self._config
         state = self._read()
         now = self._now()
-        twist = with_dead_zone(np.array([getattr(state, axis) for axis in _AXES]), config.dead_zone)
-        if now - self._reported_at > config.silence:
-            twist[:] = 0.0
-        buttons = [*map(bool, state.buttons), False, False]
-        grip = int(buttons[1]) - int(buttons[0])
-        if float(np.linalg.norm(twist)) > MOVED or any(buttons):
-            self._deflected_at = now
-        engaged = self._deflected_at == now or now - self._deflected_at < config.hold_over
-        return HandInput(engaged, twist, grip)
+        deflection = np.array([getattr(state, axis) for axis in _AXES])
+        return self._hand.hand(deflection, state.buttons, now - self._reported_at, now)
 
     def close(self) -> None:
         """Closes the device."""
@@ -229,6 +279,18 @@ def with_dead_zone(deflection: np.ndarray, dead_zone: float) -> np.ndarray:
     return np.sign(deflection) * np.minimum(beyond, 1.0)
 
 
+def deflection_of(counts: Sequence[float]) -> np.ndarray:
+    """(6,) deflection forward, left, up, and about these, in [-1, 1].
+
+    Args:
+        counts: (6,) counts of HID reports, whose axes are right, towards the person and down, and
+            the rotations about these, all right-handed (USB HID usage tables, 4.2).
+    """
+    right, back, down, about_right, about_back, about_down = counts
+    turned = [-back, -right, -down, -about_back, -about_right, -about_down]
+    return np.clip(np.array(turned, dtype=np.float64) / FULL_COUNTS, -1.0, 1.0)
+
+
 def open_spacemouse() -> Any:
     """Opens the first SpaceMouse, with its axes forward, left and up.
 
@@ -239,7 +301,7 @@ def open_spacemouse() -> Any:
         import pyspacemouse  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise HandoffError(
-            "spacemouse: pyspacemouse is not installed. pip install -e '.[teleop]'."
+            f"spacemouse: pyspacemouse is not installed. Install it: {pip_install('teleop')}."
         ) from None
     try:
         # The ROS convention is x forward, y left, z up, right-handed.

@@ -4,7 +4,8 @@ A person takes over by HOLDING a device, never by a toggle: whoever lets go, wal
 cable gives the arm back. A device's deflection is a speed, so an action is a step from the arm's
 present target; no absolute pose is sent, and nothing has to be aligned at a takeover. The speed is
 ramped up over the first moments of a takeover, since arm and person rarely move alike at that
-instant.
+instant. Where an action is a target on a board, it leads the pusher by what makes it move at that
+speed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from robots.config import Delay, PositiveShare, Radians, config
-from robots.control.actions import AXES
+from robots.control.actions import AXES, PD_TARGET, PdTarget
 from robots.control.gripper_commands import entry_from_command
 from robots.errors import HandoffError
 from robots.interfaces import Intervention, Observation, Reason
@@ -24,6 +25,10 @@ from robots.spec import ActionSpec
 
 GRIPPER = "gripper"
 """Name of the gripper's entry of an action."""
+BOARD_SPEED = 0.25
+"""Speed of a pusher at full deflection and a share of 1 [m/s]."""
+AGENT = "agent"
+"""Observed position of a pusher on its board."""
 
 
 @config
@@ -37,7 +42,8 @@ class TakeoverConfig:
     behind the arm; pi is towards the base, as the person of HIL-SERL sits. Forward for the person
     is then forward for the gripper."""
     translation: PositiveShare = 1.0
-    """Share of the action's range that full deflection asks for, in x, y and z."""
+    """Share of the action's range that full deflection asks for, in x, y and z; where actions are
+    targets on a board, share of 0.25 m/s."""
     rotation: PositiveShare = 1.0
     """Share of the action's range that full deflection asks for, in roll, pitch and yaw."""
 
@@ -62,14 +68,16 @@ def check_actions(spec: ActionSpec, device: str) -> None:
         device: what the person has, for the message.
 
     Raises:
-        HandoffError: they are no scaled steps of the gripper's pose.
+        HandoffError: they are neither scaled steps of the gripper's pose nor targets on a board.
     """
+    if spec.interface == PD_TARGET:
+        return
     unknown = set(spec.names) - {*AXES, GRIPPER}
     if unknown or not spec.names or spec.unit != "1":
         entries = f" ({', '.join(spec.names)} [{spec.unit}])" if spec.names else ""
         raise HandoffError(
-            f"{device}: the actions of the task{entries} are no steps of the gripper's pose, which a person commands. "
-            "Of the tasks of Handoff push_t alone has other actions; `handoff list tasks` names all."
+            f"{device}: the actions of the task{entries} are neither steps of the gripper's pose nor targets on a "
+            "board, which a person commands. Choose a task of `handoff list tasks`."
         )
 
 
@@ -77,7 +85,8 @@ class Takeover:
     """Turns the input of a person's hand into interventions in one environment.
 
     Args:
-        spec: actions of the environment; entries named x, y, z, roll, pitch, yaw and gripper.
+        spec: actions of the environment: entries named x, y, z, roll, pitch, yaw and gripper, or
+            targets of a pusher on a board.
         config: scaling and axes.
         operator: name of the person.
         device: name of the device.
@@ -85,7 +94,7 @@ class Takeover:
         width_max: largest opening of the gripper [m]; None if actions have no entry for one.
 
     Raises:
-        HandoffError: actions that are no scaled steps, or a gripper without a largest opening.
+        HandoffError: actions that no person commands, or a gripper without a largest opening.
     """
 
     def __init__(
@@ -108,6 +117,7 @@ class Takeover:
         self._device = device
         self._now = now
         self._width_max = width_max
+        self._board = PdTarget() if spec.interface == PD_TARGET else None
         self._last_gripper = np.nan
         """The gripper's entry of the last executed action."""
         self.reset()
@@ -172,6 +182,9 @@ class Takeover:
         twist = base_twist(hand.twist, config.view_yaw) * ramp
         twist[:3] *= config.translation
         twist[3:] *= config.rotation
+        if self._board is not None:
+            target = board_target(self._board, observation, BOARD_SPEED * twist[:3])
+            return np.clip(target, self._spec.low, self._spec.high)
         action = np.zeros(self._spec.size)
         for entry, name in enumerate(self._spec.names):
             if name == GRIPPER:
@@ -190,6 +203,28 @@ class Takeover:
         # for it, the person's or the policy's.
         last = proposed if math.isnan(self._last_gripper) else self._last_gripper
         return float(self._grip) if self._grip else last
+
+
+def board_target(board: PdTarget, observation: Observation, velocity: np.ndarray) -> np.ndarray:
+    """(2,) the target on a board [m] that lets the pusher move at a velocity (3,) [m/s], base axes:
+    it leads the pusher, which follows as `AgentDynamics`.
+
+    Args:
+        board: axes of the board, and dynamics of the pusher.
+        observation: with the pusher's position `agent` (1, 2) [m], board frame.
+        velocity: velocity along the base axes; that across the board does not count.
+
+    Raises:
+        HandoffError: the pusher is not observed.
+    """
+    if AGENT not in observation:
+        raise HandoffError(
+            f"takeover: the environment does not observe '{AGENT}', where the pusher is. Add it to "
+            "env.observation_fields."
+        )
+    lead = velocity * board.dynamics.k_v / board.dynamics.k_p
+    agent = np.asarray(observation[AGENT], dtype=np.float64).reshape(-1)
+    return agent + np.array([board.x_axis, board.y_axis]) @ lead
 
 
 def base_twist(twist: np.ndarray, view_yaw: float) -> np.ndarray:

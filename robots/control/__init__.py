@@ -6,6 +6,7 @@
 - `impedance`: impedance laws about a pose or about joint positions.
 - `noise`: the noise of a chunk by seed and index.
 - `proprioception`: the fields that an arm and its gripper measure.
+- `relations`: fields of one thing relative to another, computed from both.
 - `rotations`: forms of rotations, converted to one another.
 - `temporal_ensemble`: the weighted mean of all chunks that predicted a step.
 - `training_pictures`: whether a picture looks like those of the training data.

@@ -36,7 +36,7 @@ controller of Handoff knows."""
 ActionInterface = Literal[
     "pd_target", "cartesian_delta", "joint_delta", "joint_target", "as_recorded"
 ]
-"""Meanings of an action to a controller; the arm's loop runs the first two."""
+"""Meanings of an action to a controller; the arm's loop runs all but the last."""
 Axis = Literal["x", "y", "z", "roll", "pitch", "yaw"]
 AXES: tuple[Axis, ...] = ("x", "y", "z", "roll", "pitch", "yaw")
 
@@ -291,6 +291,9 @@ class PdTarget:
 
 
 ActionSpace = CartesianDelta | JointDelta | JointTarget | PdTarget
+StepSpace = CartesianDelta | JointDelta | JointTarget
+"""Action spaces of an arm with a gripper, which move the target of an impedance law from its last
+value."""
 
 GRIPPER_SPEC = ActionSpec(low=(-1.0,), high=(1.0,), names=("gripper",), interface="gripper_width")
 """Entry of the gripper: -1 closed, 1 open, proportional in between."""

@@ -93,6 +93,47 @@ def cartesian_torque(
     return (np.swapaxes(J, -1, -2) @ wrench[..., None])[..., 0] + posture
 
 
+def implicit_cartesian_torque(
+    gains: ImpedanceGains,
+    inertia: np.ndarray,
+    J: np.ndarray,
+    error: np.ndarray,
+    q: np.ndarray,
+    dq: np.ndarray,
+    q_hold: np.ndarray,
+    timestep: float,
+) -> np.ndarray:
+    """Joint torques of the Cartesian law, whose dampers act on the velocity after a physics step.
+
+    For simulators that take torques. MuJoCo's integrator `implicitfast` does the same for its own
+    actuators; at a step of 5 ms the torque from the velocity before it moves the arm several times
+    as far from MuJoCo's motion.
+
+    Args:
+        gains: gains of the law.
+        inertia: (..., J, J) joint-space inertia [kg m^2].
+        J: (..., 6, J) Jacobian of the controlled frame, base axes.
+        error: (..., 6) target minus measured: position [m], rotation vector [rad], base axes.
+        q: (..., J) joint positions [rad].
+        dq: (..., J) joint velocities [rad/s].
+        q_hold: (..., J) result of `posture_target` [rad].
+        timestep: physics step [s].
+
+    Returns:
+        (..., J) joint torques [Nm], without gravity.
+    """
+    torque = cartesian_torque(gains, J, error, q, dq, q_hold)
+    damping = np.array(gains.damping)
+    wrench = np.array(gains.stiffness) * error - damping * (J @ dq[..., None])[..., 0]
+    limit = np.repeat([gains.force_limit, gains.torque_limit], 3)
+    # A force at its limit does not depend on the velocity.
+    free = np.where(np.abs(wrench) < limit, damping, 0.0)
+    joints = np.swapaxes(J, -1, -2) @ (free[..., None] * J)
+    joints += gains.posture_damping * np.eye(q.shape[-1])
+    after = np.linalg.solve(inertia + timestep * joints, torque[..., None])
+    return (inertia @ after)[..., 0]
+
+
 def joint_torque(
     gains: ImpedanceGains, q_target: np.ndarray, q: np.ndarray, dq: np.ndarray
 ) -> np.ndarray:

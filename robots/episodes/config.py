@@ -118,9 +118,15 @@ class FieldMapConfig:
         return self == FieldMapConfig()
 
 
-def map_hint(key: str, value: str) -> str:
-    """The hint of an error that an entry of the map is missing: both ways of giving it."""
+def map_hint(key: str, value: str, where: str = "") -> str:
+    """The hint of an error that an entry of the map is missing: both ways of giving it.
+
+    Args:
+        key: the entry.
+        value: an example of its value.
+        where: when the example is right, a phrase such as "if it is 50 Hz".
+    """
     return (
         f"Give {key}: {value} in the file of `handoff episodes import DATA OUT --map FILE`, or "
-        f"demos.map.{key}={value} to `handoff run own_data demos.data=DATA`."
+        f"demos.map.{key}={value} to `handoff run own_data demos.data=DATA`{where and f', {where}'}."
     )

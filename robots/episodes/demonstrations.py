@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
@@ -44,6 +44,8 @@ from robots.storage.read_ahead import read_ahead
 STREAM = "policy"
 _PARALLEL_EPISODES = 4
 """Episodes that are read at the same time from a bucket; each may have gigabytes of pictures."""
+MOST_ENTRIES = 20
+"""Number of entries of a folder that are looked at for a data set."""
 _ACTIONS = ("action", "action_policy", "action_proposed")
 _OUTCOMES = frozenset(
     ("reward", "rewards", "done", "dones", "success", "terminated", "truncated", "terminals")
@@ -222,6 +224,32 @@ def identify(path: Path) -> str:
         return "episode_store"
     if not path.exists():
         raise HandoffError(f"{path}: no such file or folder, expected demonstrations.")
+    form = _form_of(path)
+    if form is not None:
+        return form
+    check_undamaged(path)
+    raise HandoffError(
+        f"{path}: no format of demonstrations that is known. Known are {', '.join(TITLES.values())}. "
+        f"{_inside(path) or 'Is it a folder above or below the data set?'} A format of your own is read with "
+        "`--format MODULE` of handoff episodes, or demos.format=MODULE of handoff run."
+    )
+
+
+def _inside(folder: Path) -> str:
+    """Names an entry of a folder that is a data set, as a sentence; empty if there is none among
+    the first."""
+    entries = sorted(folder.iterdir())[:MOST_ENTRIES] if folder.is_dir() else []
+    for entry in entries:
+        # What is damaged is named when it is given itself.
+        with suppress(HandoffError, OSError):
+            form = _form_of(entry)
+            if form is not None:
+                return f"Do you mean {entry} ({TITLES[form]})?"
+    return ""
+
+
+def _form_of(path: Path) -> str | None:
+    """See `identify`; None if it has none of the formats."""
     if path.is_dir() or path.suffix == ".zip" or zipfile.is_zipfile(path):
         top = {entry.name for entry in path.iterdir()} if path.is_dir() else set(zip_names(path))
         if {"index.json", "zarr.json"} <= top:
@@ -231,12 +259,7 @@ def identify(path: Path) -> str:
     for name in FORMATS_INSIDE:
         if FORMATS_INSIDE[name].module.recognises(path):
             return name
-    check_undamaged(path)
-    raise HandoffError(
-        f"{path}: no format of demonstrations that is known. Known are {', '.join(TITLES.values())}. "
-        "Is it a folder above or below the data set? A format of your own is read with `--format MODULE` of handoff "
-        "episodes, or demos.format=MODULE of handoff run."
-    )
+    return None
 
 
 @contextmanager

@@ -50,7 +50,8 @@ class MappedEpisodes:
         if rate is None:
             raise HandoffError(
                 f"{source.schema.form} '{source.schema.task}' does not state its rate. "
-                f"{map_hint('rate_hz', '50')} Where fields have capture times of their own, give resample_hz instead."
+                f"{map_hint('rate_hz', '50', 'if it is 50 Hz')} Where fields have capture times of their own, give "
+                "resample_hz instead."
             )
         self._stated_rate = stated
         given = source.schema.fields

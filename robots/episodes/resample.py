@@ -76,7 +76,8 @@ def _times(name: str, episode: SourceEpisode, given_hz: float | None) -> np.ndar
             )
         return times
     if given_hz is None:
-        raise HandoffError(f"the data set does not state its rate. {map_hint('rate_hz', '50')}")
+        hint = map_hint("rate_hz", "50", "if it is 50 Hz")
+        raise HandoffError(f"the data set does not state its rate. {hint}")
     return np.arange(len(episode.arrays[name])) / given_hz
 
 

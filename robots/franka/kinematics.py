@@ -132,3 +132,14 @@ def _ik_step(J: np.ndarray, error: np.ndarray, to_seed: np.ndarray) -> np.ndarra
     # quadratically.
     step += 0.1 * (to_seed - inverse @ (J @ to_seed))
     return step * min(1.0, 0.3 / max(float(np.abs(step).max()), 1e-12))
+
+
+def rotation_of(quaternion: np.ndarray) -> np.ndarray:
+    """(..., 3, 3) rotation matrices of unit quaternions (..., 4), wxyz."""
+    w, x, y, z = np.moveaxis(quaternion, -1, 0)
+    rows = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+    ]
+    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)

@@ -20,6 +20,7 @@ import numpy as np
 
 from robots.config import Count, Whole, config, to_plain, validate
 from robots.errors import HandoffError
+from robots.extras import pip_install
 
 TOKENIZER_KEY = "handoff.tokenizer"
 """Metadata key of the JSON of a `TokenizerSpec` inside the ONNX file."""
@@ -149,7 +150,7 @@ def _opened(file: Path, digest: str) -> Any:
     except ImportError:
         raise HandoffError(
             f"policy: {file.parent} is language-conditioned, and the library tokenizers is not installed. "
-            "pip install -e '.[vla]', or tokenizers alone."
+            f"{pip_install('vla')}, or tokenizers alone."
         ) from None
     if not file.is_file():
         raise HandoffError(

@@ -7,8 +7,11 @@ defined once. Initial states are drawn on the host in advance, from the same see
 kept in a pool on the device: an environment that ends takes the next one. If more environments end
 before `refill` than the pool holds, its states are reused.
 
-The same code runs on a CPU, where it is tested; it has not been run on CUDA. Not supported: domain
-randomisation, cameras, and the agent of push-T, whose motion is not a function of arrays alone.
+With `randomized: true` the pool also holds the model fields and the delay that each episode draws,
+and an environment that starts an episode takes them as well, on the device.
+
+The same code runs on a CPU, where it is tested; it has not been run on CUDA. Not supported:
+cameras, and the agent of push-T, whose motion is not a function of arrays alone.
 
 Shape suffixes: N environments, H actions of a chunk, A action, P initial states in the pool.
 """
@@ -30,9 +33,14 @@ from sim.engines.arm_engine import ArmEngine
 from sim.engines.mujoco import build_model
 from sim.engines.warp import WarpConfig
 from sim.engines.warp_physics import Capacity, WarpPhysics
+from sim.scene.dynamics import refuse_varying
+from sim.scene.model_draws import ModelDraws
 from sim.scene.view import View
 from sim.tasks.task import Task
 from sim.tasks.terms import control, next_target, read_terms
+
+MODEL = "model/"
+"""Prefix of the model's fields in the pool."""
 
 
 class DeviceStep(NamedTuple):
@@ -127,7 +135,7 @@ class DeviceArmEnv(DeviceVecEnv):
     Args:
         task: the simulated task.
         num_envs: N.
-        config: options of the engine, without randomisation.
+        config: options of the engine.
         max_steps: time limit [control periods]; None takes the task's own.
         starts: P, number of initial states in the pool, at least N; None takes 4 N.
 
@@ -146,20 +154,18 @@ class DeviceArmEnv(DeviceVecEnv):
     ) -> None:
         actions = config.actions or task.actions
         name = f"resident {task.name}"
-        if isinstance(actions, PdTarget) or config.randomized:
-            unsupported = (
-                "PdTarget actions" if isinstance(actions, PdTarget) else "randomized: true"
-            )
+        if isinstance(actions, PdTarget):
             raise HandoffError(
-                f"{name}: {unsupported} cannot be simulated on the device. Set resident: false."
+                f"{name}: PdTarget actions cannot be simulated on the device. Set resident: false."
             )
         waiting = 4 * num_envs if starts is None else starts
         if waiting < num_envs:
             raise HandoffError(
                 f"{name}: {waiting} initial states for {num_envs} environments, expected at least one for each."
             )
+        refuse_varying(config.dynamics, name)
         model = build_model(task, actions, config.dynamics)
-        self._host = _InitialStates(name, task, waiting, model, actions, config.reward)
+        self._host = _InitialStates(name, task, waiting, model, actions, config)
         super().__init__(
             num_envs,
             task.max_steps if max_steps is None else max_steps,
@@ -171,13 +177,15 @@ class DeviceArmEnv(DeviceVecEnv):
         self.action_spec = self._host.action_spec
         capacity = Capacity(config.contacts, config.constraints)
         steps = self._host.substeps
-        self._physics = WarpPhysics(name, model, num_envs, steps, config.device, capacity)
+        batched = self._host.draws.fields
+        self._physics = WarpPhysics(name, model, num_envs, steps, config.device, capacity, batched)
         self._shared = self._physics.shared()
-        # As in `ArmEngine`: a delayed command starts late and ends with the period.
-        late = self._host.delay_steps(0.0, config.dynamics)
+        # Arrays that the physics reads, which a new episode changes in place.
+        self._physical = {"qpos": self._shared.qpos, "qvel": self._shared.qvel} | {
+            MODEL + field: self._physics.batched(field) for field in batched
+        }
         step = torch.arange(1, steps + 1, device=self.device, dtype=torch.float64)
-        fraction = (step - late).clamp(min=0.0) / (steps - late)
-        self._fraction = fraction[:, None, None]
+        self._number = step[:, None, None]
         example = self._host.example(num_envs)
         optimised = self.device.type == "cuda"
         self._read = Traced(self._read_terms, example[:-1]).on(self.device, optimised)
@@ -265,12 +273,13 @@ class DeviceArmEnv(DeviceVecEnv):
         self._next = self._next + torch.where(ended_N, order_N + 1, 0).max()
         for field, pool in self._pool.items():
             initial = pool[at_N]
-            if field in ("qpos", "qvel"):
-                current = getattr(self._shared, field)
-                current.copy_(torch.where(ended_N[:, None], initial, current))
+            starts = ended_N.view(-1, *[1] * (initial.ndim - 1))
+            if field in self._physical:
+                current = self._physical[field]
+                current.copy_(torch.where(starts, initial, current))
             else:
                 current = self._now.get(field, initial)
-                self._now[field] = torch.where(ended_N[:, None], initial, current)
+                self._now[field] = torch.where(starts, initial, current)
         self._steps = torch.where(ended_N, 0, self._steps)
         self._ended = self._ended & ~ended_N
         self._cached = None
@@ -281,9 +290,12 @@ class DeviceArmEnv(DeviceVecEnv):
         now = self._now
         running = running_N[:, None]
         target, ctrl = self._command(*self._state(), action_NA.double())
-        # Controls are interpolated over the physics steps of the control period.
+        # Controls are interpolated over the physics steps of the control period. As in
+        # `ArmEngine`, a delayed command starts late and ends with the period.
         previous = shared.qpos.clone(), shared.qvel.clone()
-        shared.control.copy_(now["ctrl"] + self._fraction * (ctrl - now["ctrl"]))
+        late = now["late"]
+        fraction = (self._number - late).clamp(min=0.0) / (self._host.substeps - late)
+        shared.control.copy_(now["ctrl"] + fraction * (ctrl - now["ctrl"]))
         self._physics.period()
         # Ended environments are stepped as well, then restored.
         for current, old in zip((shared.qpos, shared.qvel), previous, strict=True):
@@ -340,24 +352,24 @@ class _InitialStates(ArmEngine):
     """Initial states of a task, which are drawn on the host and never stepped."""
 
     def __init__(
-        self, name: str, task: Task, count: int, model: Any, actions: Any, reward: str
+        self, name: str, task: Task, count: int, model: Any, actions: Any, config: WarpConfig
     ) -> None:
-        super().__init__(name, task, count, model, actions, reward)
+        super().__init__(name, task, count, model, actions, config.reward)
+        self.set_delay(config.dynamics)
+        self.draws = ModelDraws(task.ranges if config.randomized else (), model, count)
+        self._dynamics = config.dynamics
         self._qpos = np.zeros((count, model.nq))
         self._qvel = np.zeros((count, model.nv))
-        self.sparse = reward == "sparse"
+        self.sparse = config.reward == "sparse"
         self.drawn = 0
-
-    @property
-    def qpos(self) -> np.ndarray:
-        return self._qpos
-
-    @property
-    def qvel(self) -> np.ndarray:
-        return self._qvel
 
     def draw(self, rows: np.ndarray, seeds: np.ndarray) -> None:
         self._start(rows, seeds)
+        self.draws.draw(rows, seeds)
+        if self.draws.ranges:
+            for row in rows.tolist():
+                drawn = float(self.draws.delay_s[row])
+                self._delay[row] = self.delay_steps(drawn, self._dynamics)
         self.drawn += len(rows)
 
     def example(self, count: int) -> list[Tensor]:
@@ -375,4 +387,8 @@ class _InitialStates(ArmEngine):
 
     def arrays(self) -> dict[str, np.ndarray]:
         single = {"qpos": self._qpos.astype(np.float32), "qvel": self._qvel.astype(np.float32)}
-        return {**single, "target": self._target, "ctrl": self._ctrl, "goal": self._goal}
+        fields = {
+            MODEL + name: array.astype(np.float32) for name, array in self.draws.fields.items()
+        }
+        double = {"target": self._target, "ctrl": self._ctrl, "goal": self._goal}
+        return single | fields | double | {"late": self._delay[:, None].astype(np.float64)}

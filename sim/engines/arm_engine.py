@@ -6,7 +6,6 @@ and observations, as arrays of N rows."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +26,12 @@ from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from sim.engine import EngineState
 from sim.scene.dynamics import ArmDynamics
+from sim.scene.scene import (
+    FINGER_JOINTS,
+    add_cartesian_impedance,
+    add_gripper,
+    add_joint_impedance,
+)
 from sim.scene.view import View
 from sim.tasks.task import ExpertTarget, InitialState, Task
 from sim.tasks.terms import control, next_target, read_terms
@@ -36,9 +41,27 @@ ASTRAY = 0.8
 posture [rad]."""
 
 
+def controlled_scene(task: Task, actions: ActionSpace) -> Any:
+    """The task's scene (mujoco.MjSpec) with the impedance law for an action space, and the
+    gripper's servos."""
+    spec = task.scene()
+    if isinstance(actions, (CartesianDelta, PdTarget)):
+        add_cartesian_impedance(spec, task.gains, task.robot)
+    else:
+        add_joint_impedance(spec, task.gains, task.robot)
+    if FINGER_JOINTS[0] in [joint.name for joint in spec.joints]:
+        add_gripper(spec)
+    return spec
+
+
 class ArmEngine:
     """N environments of one task, without the physics step; engines add `reset`, `step`, `save` and
-    `restore`."""
+    `restore`, and keep the state in `_qpos` and `_qvel`."""
+
+    _qpos: np.ndarray
+    """(N, nq) generalised positions."""
+    _qvel: np.ndarray
+    """(N, nv) generalised velocities."""
 
     def __init__(
         self,
@@ -101,8 +124,11 @@ class ArmEngine:
         """Delays the commands of all environments by the delay of `dynamics`.
 
         Raises:
-            HandoffError: an error of `delay_steps`.
+            HandoffError: an error of `delay_steps`, also of the longest delay that an episode may
+                draw.
         """
+        if dynamics is not None:
+            self.delay_steps(0.0, dynamics.drawn(np.ones(len(dynamics.values))))
         self._delay[:] = self.delay_steps(0.0, dynamics)
 
     def delay_steps(self, drawn: float, dynamics: ArmDynamics | None) -> int:
@@ -121,14 +147,14 @@ class ArmEngine:
         return steps
 
     @property
-    @abstractmethod
     def qpos(self) -> np.ndarray:
-        """(N, nq) generalised positions."""
+        """(N, nq) generalised positions; a view."""
+        return self._qpos
 
     @property
-    @abstractmethod
     def qvel(self) -> np.ndarray:
-        """(N, nv) generalised velocities."""
+        """(N, nv) generalised velocities; a view."""
+        return self._qvel
 
     @property
     def view(self) -> View:

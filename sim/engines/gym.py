@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import field
 from typing import Any, Literal
 
@@ -20,12 +21,15 @@ from sim.engines.gym_spaces import (
     field_specs,
     flatten,
     patch_joint_types,
+    seeded_numpy,
     time_limit,
 )
 from sim.engines.gym_state import ActionHistory, MujocoState, tested_state
 from sim.engines.opencv_substitute import importable_opencv
+from sim.vec_env import EngineVecEnv, VecEnvConfig
 
-SUCCESS_KEYS = ("is_success", "success")
+SUCCESS_KEYS = ("is_success", "success", "succeed")
+"""Names of success in the info of an environment; the last one is gym-hil's."""
 
 
 @config
@@ -35,8 +39,8 @@ class GymConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of `gymnasium.make`, such as `obs_type`."""
     success: Literal["info", "terminated", "never"] = "info"
-    """Source of success. `info`: `info["is_success"]` or `info["success"]`. `terminated`:
-    termination of the environment. `never`: no success."""
+    """Source of success. `info`: `info["is_success"]`, `info["success"]` or `info["succeed"]`.
+    `terminated`: termination of the environment. `never`: no success."""
     end_on_success: bool = False
     """Whether success ends the episode although the environment itself does not terminate (like the
     Fetch tasks)."""
@@ -47,6 +51,9 @@ class GymConfig:
     rate_hz: Hertz | None = None
     """Control periods per second; None takes the environment's own, `metadata["render_fps"]` or 1 /
     `dt`."""
+    global_seed: bool = False
+    """Whether a reset also seeds NumPy's global generator, for environments that draw their starts
+    from it, such as those of gym-hil."""
     saving: Literal["state", "replay"] = "state"
     """Method of `save`. `state` copies MuJoCo's state. `replay` works for any environment: it
     stores the actions since the reset and repeats them at `restore`, which is exact but takes as
@@ -108,7 +115,8 @@ class GymEngine:
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
         """See `Engine.reset`."""
         for i, seed in zip(env_ids, seeds, strict=True):
-            observation, _ = self._envs[i].reset(seed=int(seed))
+            with seeded_numpy(int(seed)) if self.config.global_seed else nullcontext():
+                observation, _ = self._envs[i].reset(seed=int(seed))
             self._put(int(i), observation, 0.0, False, None)
         self._seeds[env_ids] = seeds
         if self._history is not None:
@@ -180,6 +188,23 @@ class GymEngine:
             **arrays,
             **{f"observation_{name}": array[env_id] for name, array in self._observation.items()},
         }
+
+    def render(self, env_id: int) -> np.ndarray:
+        """The image (H, W, 3) uint8 RGB of an environment made with `render_mode: rgb_array`.
+
+        Raises:
+            HandoffError: it draws none.
+        """
+        try:
+            image = np.asarray(self._envs[env_id].render())
+        # The code of any environment, which draws with libraries of its own.
+        except Exception as error:
+            raise HandoffError(f"{self.name}: cannot be rendered ({error}).") from error
+        if image.dtype != np.uint8 or image.ndim != 3:
+            raise HandoffError(
+                f"{self.name}: renders {image.dtype} {image.shape}, expected uint8 (H, W, 3)."
+            )
+        return image
 
     def close(self) -> None:
         """See `Engine.close`."""
@@ -277,3 +302,16 @@ class GymEngine:
         if self._mujoco is None:
             raise HandoffError(self._refusal)
         return self._mujoco
+
+
+class RenderedVecEnv(EngineVecEnv):
+    """Gymnasium environments that render themselves, for videos of an evaluation."""
+
+    def __init__(self, engine: GymEngine, config: VecEnvConfig) -> None:
+        """Takes ownership of an engine made with `render_mode: rgb_array`; see `EngineVecEnv`."""
+        super().__init__(engine, config)
+        self._rendered = engine
+
+    def render(self, env_id: int) -> np.ndarray:
+        """See `GymEngine.render`."""
+        return self._rendered.render(env_id)

@@ -3,7 +3,8 @@ control rate and time limit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -111,3 +112,14 @@ def patch_joint_types() -> None:
         **{name: int(kind) for name, kind in kinds.__members__.items()}
     )
     mujoco_utils.mujoco = view
+
+
+@contextmanager
+def seeded_numpy(seed: int) -> Iterator[None]:
+    """Context in which NumPy's global generator draws from `seed`; it then continues as before."""
+    state = np.random.get_state()
+    np.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        np.random.set_state(state)

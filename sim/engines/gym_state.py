@@ -83,14 +83,14 @@ class MujocoState:
         Raises:
             HandoffError: the environment has no MuJoCo `model` and `data`.
         """
-        import mujoco
-
         model, data = getattr(environment, "model", None), getattr(environment, "data", None)
-        if not isinstance(model, mujoco.MjModel) or not isinstance(data, mujoco.MjData):
+        if not _is_mujoco(model, data):
             raise HandoffError(
                 f"{type(environment).__name__}: no MuJoCo `model` and `data` to copy, so its state cannot be saved. "
                 "`saving='replay'` restores it by repeating the actions."
             )
+        import mujoco
+
         self._state_size = mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION)
         # Arrays in MuJoCo's arena (contacts, constraints) are empty in new data, and each step
         # computes them first.
@@ -148,6 +148,15 @@ class MujocoState:
             else:
                 setattr(environment, name, type(current)(values[0]))
         _set_generator(environment.np_random, row["generator"])
+
+
+def _is_mujoco(model: Any, data: Any) -> bool:
+    """Whether an environment has MuJoCo's model and data; without MuJoCo none has them."""
+    try:
+        import mujoco
+    except ModuleNotFoundError:
+        return False
+    return isinstance(model, mujoco.MjModel) and isinstance(data, mujoco.MjData)
 
 
 def tested_state(env: Any, name: str) -> MujocoState:

@@ -1,9 +1,10 @@
 """Wraps Isaac Lab environments (ManagerBasedRLEnv and DirectRLEnv, by Gymnasium id) as an engine.
 
-Status: written for the `isaaclab` 3.0.0 wheel, which needs Python 3.12 and torch 2.11 and cannot be
-installed together with this project. Tests check every call against names and signatures recorded
-from that wheel (`tests/sim/isaaclab_api.json`) and run the adapter on a small environment with the
-same semantics. It has not been run on Isaac Lab itself, nor on any of its tasks or devices.
+Status: written for the `isaaclab` 3.0.0 wheel, which cannot be installed together with this project
+and runs on an environment server (`sim.servers`). Tests check every call against names and
+signatures recorded from that wheel (`tests/sim/isaaclab_api.json`), and run the adapter on a small
+environment with the same semantics. On Isaac Lab itself it has run on a CPU with the Newton back
+end, with a direct task of our own; not with Isaac Sim, on a GPU, or with a stock task.
 
 Restrictions compared with other engines:
 - Isaac Lab has one random generator instead of one per environment. `seeding="per_env"` reseeds it
@@ -16,22 +17,37 @@ Restrictions compared with other engines:
 - A manager-based reset appends the current observation to the histories of all environments,
   including running ones.
 - Isaac Lab's scene state lacks managers' buffers, commands, solver and random state, so `save`
-  raises an error.
+  raises an error. Handoff's own tasks (`sim.isaac`) are an exception: they hold nothing else, and
+  save what the solver starts from; each of their environments is reset from its own seed, at once
+  with others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
+from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
 
-from robots.config import Count, Seed, config
+from robots.config import Count, Pixels, Seed, config
 from robots.errors import HandoffError
 from robots.interfaces import EnvState, Observation
+from robots.outside import import_outside
 from robots.spec import ActionSpec, FieldSpec
 from sim.engine import EngineState
+
+OWN_TASKS = ("reach", "pick_cube", "open_drawer")
+"""Tasks of Handoff that exist in Isaac Lab, with the same fields, actions and initial states as in
+MuJoCo (`sim.isaac`)."""
+OWN_ROBOT = "fr3"
+"""Name of their arm unless another one is given."""
+OWN_MODULE = "sim.isaac.environment"
+"""Module that registers them."""
+OWN_GROUP = "policy"
+"""Group of their observations, whose terms are fields."""
 
 
 @config
@@ -52,32 +68,55 @@ class IsaacLabConfig:
     """Termination term (manager-based) that means success, such as `success`; "" for none."""
     max_steps: Count | None = None
     """Time limit [control periods]; None takes the task's own."""
+    cameras: tuple[str, ...] = ()
+    """Cameras of Handoff's own tasks, each observed as `image_<name>`."""
+    height: Pixels = 128
+    """Height of an image [px]."""
+    width: Pixels = 128
+    """Width of an image [px]."""
 
 
 class IsaacLabEngine:
     """N environments of one Isaac Lab task; one engine per process, because Isaac Lab allows only
     one simulation."""
 
-    def __init__(self, task: str, num_envs: int, config: IsaacLabConfig | None = None) -> None:
+    def __init__(
+        self,
+        task: str,
+        num_envs: int,
+        config: IsaacLabConfig | None = None,
+        robot: str = OWN_ROBOT,
+    ) -> None:
         """Starts the simulator, which takes a minute, and resets once to read the observation's
         shapes.
 
         Args:
-            task: Gymnasium id registered by `isaaclab_tasks`, such as `Isaac-Reach-Franka` or
-                `Isaac-Cartpole-Direct`.
+            task: one of `OWN_TASKS`, or a Gymnasium id registered by `isaaclab_tasks`, such as
+                `Isaac-Reach-Franka` or `Isaac-Cartpole-Direct`; `module:id` imports the module that
+                registers it.
             num_envs: N, at least 1.
             config: options of Isaac Lab.
+            robot: the arm of a task in `OWN_TASKS`.
 
         Raises:
-            HandoffError: Isaac Lab is not installed or older than 3.0, or has no such task or term.
+            HandoffError: Isaac Lab is not installed or older than 3.0, or has no such task or term;
+                an arm for another task.
         """
         if num_envs < 1:
             raise HandoffError(f"isaaclab: {num_envs} environments, at least 1 is needed.")
-        self.config = config = config or IsaacLabConfig()
+        config = config or IsaacLabConfig()
+        self._own = task in OWN_TASKS
+        if not self._own and robot != OWN_ROBOT:
+            raise HandoffError(
+                f"isaaclab {task}: robot {robot}, but only {', '.join(OWN_TASKS)} take an arm by name. Leave robot out."
+            )
+        if self._own:
+            config = replace(config, success_term=config.success_term or "success")
+        self.config = config
         self.num_envs = num_envs
         self.name = f"isaaclab {task}"
         with ExitStack() as runtime:
-            self._env = env = _launch(task, config, num_envs, runtime)
+            self._env = env = _launch(task, config, num_envs, robot, runtime)
             self._managed = hasattr(env, "observation_manager")
             self._check_success_term()
             self._runtime = runtime.pop_all()
@@ -86,12 +125,12 @@ class IsaacLabEngine:
         # limit.
         own_limit = int(env.max_episode_length) - (0 if self._managed else 1)
         self.max_steps = own_limit if config.max_steps is None else config.max_steps
-        self.action_spec = _action_spec(env.single_action_space)
+        self.action_spec = env.action_spec if self._own else _action_spec(env.single_action_space)
         # New tensors are created from these, so that this module need not import torch.
         self._indices = env.episode_length_buf
         self._numbers = env.episode_length_buf.float()
         observation, _ = env.reset(seed=config.creation_seed)
-        self._observation = _arrays(observation)
+        self._observation = self._fields(observation)
         self.observation_spec: Mapping[str, FieldSpec] = {
             name: FieldSpec(
                 shape=array.shape[1:],
@@ -100,6 +139,8 @@ class IsaacLabEngine:
             )
             for name, array in self._observation.items()
         }
+        if self._own:
+            self.observation_spec = self.observation_spec | dict(env.observation_spec)
         self._reward = np.zeros(num_envs)
         self._terminated = np.zeros(num_envs, dtype=bool)
         self._success = np.zeros(num_envs, dtype=bool)
@@ -108,7 +149,9 @@ class IsaacLabEngine:
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
         """See `Engine.reset`; the module's docstring states what a seed determines."""
-        if self.config.seeding == "per_env":
+        if self._own:
+            self._fresh = self._fields(self._env.reset_each(env_ids, seeds))
+        elif self.config.seeding == "per_env":
             for env_id, seed in zip(env_ids, seeds, strict=True):
                 self._reset_rows(np.array([env_id]), int(seed))
         else:
@@ -139,7 +182,7 @@ class IsaacLabEngine:
         safe = np.where(running[:, None], action, 0.0)
         tensors = self._env.step(self._numbers.new_tensor(safe))
         observation, reward, terminated, timed_out, extras = tensors
-        self._fresh = _arrays(observation)
+        self._fresh = self._fields(observation)
         self._terminated = _array(terminated).astype(bool)
         self._reset_itself = self._terminated | _array(timed_out).astype(bool)
         self._observation = dict(self._fresh)
@@ -149,7 +192,7 @@ class IsaacLabEngine:
                     f"{self.name}: no final_obs although compute_final_obs is set. Does the task override step?"
                 )
             rows = np.flatnonzero(self._reset_itself)
-            self._observation = _merged(self._observation, _arrays(extras["final_obs"]), rows)
+            self._observation = _merged(self._observation, self._fields(extras["final_obs"]), rows)
         self._reward = _array(reward).astype(np.float64)
         if self.config.success_term:
             self._success = _array(
@@ -167,19 +210,38 @@ class IsaacLabEngine:
         )
 
     def save(self) -> EnvState:
-        """Raises an error, see the module's docstring.
+        """States of the environments of Handoff's own tasks; see the module's docstring.
 
         Raises:
-            HandoffError: always.
+            HandoffError: the task is another one.
         """
-        raise HandoffError(
-            f"{self.name}: Isaac Lab's scene state lacks commands, managers' buffers, solver and random state, so a "
-            "restored environment would behave differently. Reset from seeds instead."
-        )
+        if not self._own:
+            raise HandoffError(
+                f"{self.name}: Isaac Lab's scene state lacks commands, managers' buffers, solver and random state, so "
+                "a restored environment would behave differently. Reset from seeds instead."
+            )
+        return self._env.save_state()
 
     def restore(self, env_ids: np.ndarray, state: EnvState) -> None:
-        """Raises the error of `save`."""
-        self.save()
+        """See `Engine.restore`.
+
+        Raises:
+            HandoffError: the error of `save`, or a state of another task.
+        """
+        expected = {name: array.shape[1:] for name, array in self.save().items()}
+        given = {name: np.shape(array)[1:] for name, array in state.items()}
+        if given != expected:
+            raise HandoffError(
+                f"{self.name}: state fields {given} per environment, expected {expected}. Was it saved with another "
+                "task?"
+            )
+        self._fresh = self._fields(self._env.restore_state(env_ids, state))
+        self._observation = _merged(self._observation, self._fresh, env_ids)
+        current = self._env.current()
+        self._reward[env_ids] = current.reward[env_ids]
+        self._terminated[env_ids] = current.terminated[env_ids]
+        self._success[env_ids] = current.success[env_ids]
+        self._reset_itself[env_ids] = False
 
     def dump(self, env_id: int) -> dict[str, np.ndarray]:
         """Last observation of one environment."""
@@ -205,7 +267,11 @@ class IsaacLabEngine:
                 for _ in range(env.cfg.num_rerenders_on_reset):
                     env.sim.render()
             observation = env._compute_observations()
-        self._fresh = _arrays(observation)
+        self._fresh = self._fields(observation)
+
+    def _fields(self, observation: Mapping[str, Any]) -> Observation:
+        """Arrays of an observation; those of Handoff's own tasks have the names of its fields."""
+        return _arrays(observation[OWN_GROUP] if self._own else observation)
 
     def _check_success_term(self) -> None:
         known = list(self._env.termination_manager.active_terms) if self._managed else []
@@ -215,24 +281,38 @@ class IsaacLabEngine:
             )
 
 
-def _launch(task: str, config: IsaacLabConfig, num_envs: int, runtime: ExitStack) -> Any:
+def _launch(
+    task: str, config: IsaacLabConfig, num_envs: int, robot: str, runtime: ExitStack
+) -> Any:
     """Starts the simulator and makes the unwrapped environment; `runtime` closes both."""
     try:
         import isaaclab_tasks.utils  # pyright: ignore[reportMissingImports]
         from isaaclab.app import launch_simulation  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise HandoffError(
-            f"isaaclab: cannot be imported ({error}). It needs a separate Python 3.12 environment with "
-            "`pip install isaaclab==3.0.0`; versions before 3.0 are not supported."
+            f"isaaclab: cannot be imported ({error}). It needs a virtual environment of its own: handoff envs create "
+            "isaaclab, and engine: server; versions before 3.0 are not supported."
         ) from None
     import gymnasium
 
+    if task in OWN_TASKS:
+        task = import_module(OWN_MODULE).register(task, robot)
+    module, _, task = task.rpartition(":")
+    if module:
+        import_outside(module, f"isaaclab {module}:{task}")
     try:
         cfg = isaaclab_tasks.utils.parse_env_cfg(
             task, device=config.device, num_envs=num_envs, overrides=list(config.overrides)
         )
     except gymnasium.error.Error as error:
         raise HandoffError(f"isaaclab: no task '{task}' ({error}).") from None
+    if config.cameras:
+        if not hasattr(cfg, "observe_cameras"):
+            raise HandoffError(
+                f"isaaclab {task}: cameras {config.cameras}, but only {', '.join(OWN_TASKS)} have cameras by name. "
+                "Leave isaaclab.cameras out."
+            )
+        cfg.observe_cameras(config.cameras, config.height, config.width)
     cfg.seed = config.creation_seed
     cfg.compute_final_obs = True
     # The simulation is launched first: physics back ends of Isaac Sim exist only after its runtime

@@ -27,6 +27,7 @@ from sim.engines.maniskill_task import (
     environment_arguments,
     field_specs,
     find_task,
+    finger_limits,
     leaves,
     make_environment,
     observation_fields,
@@ -91,6 +92,7 @@ class ManiSkillEngine:
             self.name, first.get_obs(), self._width
         )
         self.action_spec, self._action_slices = action_spec(self.name, first)
+        self.finger_limits = finger_limits(first)
         self.rate_hz = float(first.control_freq)
         self.max_steps = limit or NO_LIMIT
         self._seeds = np.zeros(num_envs, dtype=np.int64)

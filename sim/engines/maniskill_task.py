@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from robots.config import Pixels, config
+from robots.config import Metres, Pixels, config
 from robots.errors import HandoffError
+from robots.extras import pip_install
 from robots.spec import ActionSpec, FieldSpec
 from sim.engines.opencv_substitute import kept_search_path
 
@@ -35,8 +36,28 @@ UNITS = {
 
 
 @config
+class ManiSkillArm:
+    """An environment of ManiSkill that has the observations and actions of a task of Handoff."""
+
+    environment: str
+    """Registered id, such as `PickCube-v1`, of an environment with a Panda."""
+    bodies: Mapping[str, str] = field(default_factory=dict)
+    """ManiSkill's field with the pose of every body of the task's scene, such as `extra/obj_pose`
+    of `cube`."""
+    goal: str | None = None
+    """ManiSkill's field with the task's goal position; None for tasks without one."""
+    base: tuple[Metres, Metres, Metres] = (-0.615, 0.0, 0.0)
+    """Position of the robot's base in ManiSkill's world [m]; the default is that of its tasks at a
+    table."""
+
+
+@config
 class ManiSkillConfig:
     """Options of ManiSkill."""
+
+    arm: ManiSkillArm | None = None
+    """Environment that has the observations, actions and expert of a task of Handoff, which the
+    entry `task` then names; None keeps ManiSkill's own, and `task` is its id."""
 
     observation: Literal["state", "rgb", "state+rgb"] = "state"
     """Observed fields: the state with the poses of objects, images with the robot's own state, or
@@ -111,7 +132,7 @@ def find_task(name: str, task: str) -> tuple[Callable[..., Any], int | None]:
             from mani_skill.utils.registration import REGISTERED_ENVS
     except ImportError as error:
         raise HandoffError(
-            f"{name}: ManiSkill cannot be imported ({error}). Install it: pip install -e '.[maniskill]'."
+            f"{name}: ManiSkill cannot be imported ({error}). Install it: {pip_install('maniskill')}."
         ) from None
     spec = REGISTERED_ENVS.get(task)
     if spec is None:
@@ -289,6 +310,14 @@ def action_spec(name: str, env: Any) -> tuple[ActionSpec, dict[str, slice]]:
         interface=" ".join(dict.fromkeys(modes.values())),
     )
     return spec, {} if "" in boxes else slices
+
+
+def finger_limits(env: Any) -> tuple[float, float] | None:
+    """Positions of a finger [m] at the lowest and highest value of the entry `gripper`;
+    None for robots without such an entry."""
+    controllers = getattr(env.agent.controller, "controllers", {})
+    limits = getattr(controllers.get("gripper"), "config", None)
+    return None if limits is None else (float(limits.lower), float(limits.upper))
 
 
 def _entry_names(controller: Any) -> list[str]:

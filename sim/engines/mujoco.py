@@ -20,12 +20,12 @@ from typing import Any, Literal
 import numpy as np
 
 from robots.config import Count, config
-from robots.control.actions import ActionSpace, CartesianDelta, PdTarget
+from robots.control.actions import ActionSpace
 from robots.errors import HandoffError
 from robots.interfaces import EnvState
 from robots.spec import FieldSpec
 from sim.engine import EngineState
-from sim.engines.arm_engine import ArmEngine
+from sim.engines.arm_engine import ArmEngine, controlled_scene
 from sim.episode_streams import EpisodeStream
 from sim.scene import randomize
 from sim.scene.appearance import (
@@ -40,8 +40,7 @@ from sim.scene.appearance import (
 from sim.scene.cameras import Cameras, CamerasConfig
 from sim.scene.clutter import add_clutter
 from sim.scene.contact_cost import ContactCost, add_contact_sensors
-from sim.scene.dynamics import ArmDynamics, add_payload, apply_dynamics
-from sim.scene.scene import add_cartesian_impedance, add_gripper, add_joint_impedance
+from sim.scene.dynamics import ArmDynamics, add_payload, apply_drawn, apply_dynamics
 from sim.tasks.task import Task
 
 
@@ -79,13 +78,7 @@ def build_model(
     Raises:
         HandoffError: an error of `sim.scene.dynamics.apply_dynamics`.
     """
-    spec = task.scene()
-    if isinstance(actions, (CartesianDelta, PdTarget)):
-        add_cartesian_impedance(spec, task.gains, task.robot)
-    else:
-        add_joint_impedance(spec, task.gains, task.robot)
-    if "finger_left" in [joint.name for joint in spec.joints]:
-        add_gripper(spec)
+    spec = controlled_scene(task, actions)
     if contact_sensors:
         add_contact_sensors(spec, task.robot, task.handled)
     add_clutter(spec, distractors)
@@ -171,10 +164,14 @@ class MujocoEngine(ArmEngine):
         self._pool = rollout.Rollout(nthread=0 if threads == 1 else threads)
         self._data = [mujoco.MjData(self.model) for _ in range(threads)]
         self._ranges = task.ranges if self.config.randomized else ()
-        self._models = [self.model] * num_envs
-        if self._ranges or look is not None:
-            self._models = [copy.copy(self.model) for _ in range(num_envs)]
         self._draws = np.ones((num_envs, len(self._ranges), 3))
+        tuned = self.config.dynamics or ArmDynamics()
+        self._uncertain = tuned if tuned.varies else None
+        self._places = np.zeros((num_envs, len(tuned.values) if tuned.varies else 0))
+        """(N, D) places of the uncertain values of the arm between their bounds."""
+        self._models = [self.model] * num_envs
+        if self._varies:
+            self._models = [copy.copy(self.model) for _ in range(num_envs)]
         self._start_data = mujoco.MjData(self.model)
         self._looks = np.zeros((num_envs, 0))
         if look is not None:
@@ -198,16 +195,6 @@ class MujocoEngine(ArmEngine):
         """Age of the pictures that are observed [s]."""
         return self._earlier.shape[1] * self.model.opt.timestep
 
-    @property
-    def qpos(self) -> np.ndarray:
-        """(N, nq) generalised positions; a view."""
-        return self._qpos
-
-    @property
-    def qvel(self) -> np.ndarray:
-        """(N, nv) generalised velocities; a view."""
-        return self._qvel
-
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
         """See `Engine.reset`."""
         self._state[env_ids] = 0.0
@@ -222,6 +209,8 @@ class MujocoEngine(ArmEngine):
             # randomisation.
             rng = np.random.default_rng([seed, EpisodeStream.DOMAIN_RANDOMIZATION])
             self._draws[env_id] = randomize.draw(self._ranges, rng)
+            rng = np.random.default_rng([seed, EpisodeStream.DYNAMICS])
+            self._places[env_id] = rng.random(self._places.shape[1])
             if self.config.appearance is not None:
                 self._looks[env_id] = self._draw_look(self.config.appearance, env_id, seed)
             self._write_draws(env_id)
@@ -281,6 +270,8 @@ class MujocoEngine(ArmEngine):
         }
         if self._ranges:
             state["draws"] = self._draws.copy()
+        if self._uncertain is not None:
+            state["places"] = self._places.copy()
         if self.config.appearance is not None:
             state["look"] = self._looks.copy()
         if self._cost is not None:
@@ -312,6 +303,8 @@ class MujocoEngine(ArmEngine):
             self._earlier[env_ids] = state["earlier"]
         if self._ranges:
             self._draws[env_ids] = state["draws"]
+        if self._uncertain is not None:
+            self._places[env_ids] = state["places"]
         if self.config.appearance is not None:
             self._looks[env_ids] = state["look"]
         for env_id in env_ids.tolist() if self._varies else ():
@@ -336,7 +329,8 @@ class MujocoEngine(ArmEngine):
     @property
     def _varies(self) -> bool:
         """Whether episodes have models of their own."""
-        return bool(self._ranges) or self.config.appearance is not None
+        own = self._uncertain is not None or self.config.appearance is not None
+        return bool(self._ranges) or own
 
     def _draw_look(self, appearance: Appearance, env_id: int, seed: int) -> np.ndarray:
         import mujoco
@@ -352,14 +346,21 @@ class MujocoEngine(ArmEngine):
         import mujoco
 
         model = self._models[env_id]
+        base = self.model
+        dynamics = self.config.dynamics
+        if self._uncertain is not None:
+            dynamics = self._uncertain.drawn(self._places[env_id])
+            base = copy.copy(self.model)
+            apply_drawn(self._uncertain, dynamics, self.model, base, self.task.robot)
+            apply_drawn(self._uncertain, dynamics, self.model, model, self.task.robot)
         if self.config.appearance is not None:
             reset_look(self.model, model)
-        randomize.apply(self._ranges, self._draws[env_id], self.model, model)
-        if self._ranges:
+        randomize.apply(self._ranges, self._draws[env_id], base, model)
+        if self._ranges or self._uncertain is not None:
             # Contact softness depends on quantities that the engine derives from the masses.
             mujoco.mj_setConst(model, self._data[0])
         self._delay[env_id] = self.delay_steps(
-            randomize.delay_of(self._ranges, self._draws[env_id]), self.config.dynamics
+            randomize.delay_of(self._ranges, self._draws[env_id]), dynamics
         )
         if self.config.appearance is not None:
             look = look_of(self.config.appearance, self.model, self._looks[env_id])

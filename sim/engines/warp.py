@@ -27,7 +27,6 @@ environments) to 170 times (4 environments) as long as with MuJoCo, which suffic
 
 from __future__ import annotations
 
-import copy
 from typing import Literal
 
 import numpy as np
@@ -38,26 +37,9 @@ from robots.interfaces import EnvState
 from sim.engines.arm_engine import ArmEngine
 from sim.engines.mujoco import build_model
 from sim.engines.warp_physics import Capacity, WarpPhysics
-from sim.episode_streams import EpisodeStream
-from sim.scene import randomize
-from sim.scene.dynamics import ArmDynamics
+from sim.scene.dynamics import ArmDynamics, refuse_varying
+from sim.scene.model_draws import ModelDraws
 from sim.tasks.task import Task
-
-BATCHED = (
-    "body_mass",
-    "body_inertia",
-    "body_subtreemass",
-    "body_invweight0",
-    "dof_invweight0",
-    "dof_damping",
-    "geom_friction",
-    "pair_friction",
-    "actuator_gainprm",
-    "actuator_biasprm",
-    "actuator_acc0",
-)
-"""Fields of the model that differ between randomised environments: drawn fields and those derived
-from them, without cameras and lights, because this engine renders no images."""
 
 
 @config
@@ -99,6 +81,7 @@ class WarpEngine(ArmEngine):
         """
         self.config = config or WarpConfig()
         actions = self.config.actions or task.actions
+        refuse_varying(self.config.dynamics, f"warp {task.name}")
         self.model = build_model(task, actions, self.config.dynamics)
         super().__init__(
             f"warp {task.name}", task, num_envs, self.model, actions, self.config.reward
@@ -106,14 +89,8 @@ class WarpEngine(ArmEngine):
         self.set_delay(self.config.dynamics)
         self._qpos = np.zeros((num_envs, self.model.nq))
         self._qvel = np.zeros((num_envs, self.model.nv))
-        self._ranges = task.ranges if self.config.randomized else ()
-        self._draws = np.ones((num_envs, len(self._ranges), 3))
-        self._fields: dict[str, np.ndarray] = {}
-        if self._ranges:
-            self._drawn = copy.copy(self.model)
-            self._fields = {
-                name: np.stack([getattr(self.model, name)] * num_envs) for name in BATCHED
-            }
+        ranges = task.ranges if self.config.randomized else ()
+        self._draws = ModelDraws(ranges, self.model, num_envs)
         capacity = Capacity(self.config.contacts, self.config.constraints)
         self._physics = WarpPhysics(
             self.name,
@@ -122,28 +99,14 @@ class WarpEngine(ArmEngine):
             self.substeps,
             self.config.device,
             capacity,
-            self._fields,
+            self._draws.fields,
         )
-
-    @property
-    def qpos(self) -> np.ndarray:
-        """(N, nq) generalised positions; a view."""
-        return self._qpos
-
-    @property
-    def qvel(self) -> np.ndarray:
-        """(N, nv) generalised velocities; a view."""
-        return self._qvel
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
         """See `Engine.reset`."""
         self._start(env_ids, seeds)
-        if self._ranges:
-            for env_id, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
-                # The same stream as in the CPU engine, so both draw the same parameters.
-                rng = np.random.default_rng([seed, EpisodeStream.DOMAIN_RANDOMIZATION])
-                self._draws[env_id] = randomize.draw(self._ranges, rng)
-            self._write_draws(env_ids)
+        self._draws.draw(env_ids, seeds)
+        self._use_draws(env_ids)
 
     def step(self, action: np.ndarray, running: np.ndarray) -> None:
         """See `Engine.step`.
@@ -170,8 +133,8 @@ class WarpEngine(ArmEngine):
             "ctrl": self._ctrl.copy(),
         }
         state |= {"target": self._target.copy(), "goal": self._goal.copy()}
-        if self._ranges:
-            state["draws"] = self._draws.copy()
+        if self._draws.ranges:
+            state["draws"] = self._draws.values.copy()
         return state
 
     def restore(self, env_ids: np.ndarray, state: EnvState) -> None:
@@ -180,24 +143,20 @@ class WarpEngine(ArmEngine):
         self._qvel[env_ids] = state["qvel"]
         self._ctrl[env_ids] = state["ctrl"]
         self._target[env_ids], self._goal[env_ids] = state["target"], state["goal"]
-        if self._ranges:
-            self._draws[env_ids] = state["draws"]
-            self._write_draws(env_ids)
+        if self._draws.ranges:
+            self._draws.values[env_ids] = state["draws"]
+            self._draws.write(env_ids)
+            self._use_draws(env_ids)
         self._changed()
 
     def close(self) -> None:
         """Does nothing: the arrays on the device are freed with the engine."""
 
-    def _write_draws(self, env_ids: np.ndarray) -> None:
-        import mujoco
-
-        data = mujoco.MjData(self.model)
+    def _use_draws(self, env_ids: np.ndarray) -> None:
+        """Copies the drawn fields to the device, and sets the drawn delays."""
+        if not self._draws.ranges:
+            return
         for env_id in env_ids.tolist():
-            randomize.apply(self._ranges, self._draws[env_id], self.model, self._drawn)
-            # Contact softness depends on quantities that the engine derives from the masses.
-            mujoco.mj_setConst(self._drawn, data)
-            for name, values in self._fields.items():
-                values[env_id] = getattr(self._drawn, name)
-            drawn = randomize.delay_of(self._ranges, self._draws[env_id])
+            drawn = float(self._draws.delay_s[env_id])
             self._delay[env_id] = self.delay_steps(drawn, self.config.dynamics)
-        self._physics.write(self._fields)
+        self._physics.write(self._draws.fields)

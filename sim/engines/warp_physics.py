@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from robots.errors import HandoffError
+from robots.extras import pip_install
 
 
 class Capacity(NamedTuple):
@@ -77,7 +78,7 @@ class WarpPhysics:
             import mujoco_warp
         except ImportError as error:
             raise HandoffError(
-                f"{name}: mujoco-warp is not installed ({error}). Run: pip install -e '.[warp]'."
+                f"{name}: mujoco-warp is not installed ({error}). Run: {pip_install('warp')}."
             ) from error
         if device == "cuda" and not warp.is_cuda_available():
             raise HandoffError(
@@ -154,22 +155,38 @@ class WarpPhysics:
             to_torch(data.overflow),
         )
 
+    def batched(self, name: str) -> Any:
+        """A model field that differs between environments, as a tensor (N, ...) of the device,
+        which the next `period` reads.
+
+        Args:
+            name: one of the names given as `batched`.
+        """
+        return self._warp.to_torch(getattr(self._model, name))
+
     def period(self) -> None:
         """Steps all environments through one control period on the device, in the stream of torch's
         preceding operations."""
-        qpos, qvel = (array.clone() for array in self.shared()[:2])
-
-        def begin() -> None:
-            for array, start in zip(self.shared()[:2], (qpos, qvel), strict=True):
-                array.copy_(start)
-            self._data.qacc_warmstart.zero_()
-
         with self._warp.ScopedDevice(self._device):
             if not self._device.is_cuda:
-                self._run(begin)
+                self._run(self._data.qacc_warmstart.zero_)
                 return
-            with self._warp.ScopedStream(self._warp.stream_from_torch(qpos.device)):
-                self._run(begin)
+            shared = self.shared()
+            with self._warp.ScopedStream(self._warp.stream_from_torch(shared.qpos.device)):
+                # The capture of the graph takes steps of its own, which are undone.
+                begin = self._data.qacc_warmstart.zero_
+                self._run(begin if self._graph is not None else self._restored(shared))
+
+    def _restored(self, shared: DeviceArrays) -> Callable[[], None]:
+        """A function that sets the present state again."""
+        qpos, qvel = shared.qpos.clone(), shared.qvel.clone()
+
+        def begin() -> None:
+            shared.qpos.copy_(qpos)
+            shared.qvel.copy_(qvel)
+            self._data.qacc_warmstart.zero_()
+
+        return begin
 
     def check(self, overflow: np.ndarray) -> None:
         """Checks the flags of `DeviceArrays.overflow`.

@@ -18,8 +18,10 @@ from robots.errors import HandoffError
 from robots.interfaces import MultimodalPolicy, Observation, Policy, PolicyInput, VecEnv
 from robots.language.text import INSTRUCTION, decode
 from robots.spec import ActionSpec
+from sim.engines.observed_arm import ObservedArm
 from sim.episode_streams import EpisodeStream
 from sim.evaluation.protocol import Protocol, Sampling, require_match
+from sim.tasks.task import Task
 
 
 class Agent(Interface):
@@ -268,6 +270,26 @@ class ExpertAgent:
     def act(self, observation: Observation, running: np.ndarray) -> np.ndarray:
         """See `Agent.act`."""
         return self._engine.expert_action()
+
+
+class ObservedExpertAgent:
+    """An `Agent` that follows the scripted expert of a task.
+
+    Args:
+        task: the task.
+        env: the environments to act in.
+    """
+
+    def __init__(self, task: Task, env: VecEnv) -> None:
+        self._arm = ObservedArm(task, env.num_envs)
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """See `Agent.reset`; the expert depends only on the current state."""
+
+    def act(self, observation: Observation, running: np.ndarray) -> np.ndarray:
+        """See `Agent.act`."""
+        self._arm.observe(observation)
+        return self._arm.expert_action()
 
 
 class ReplayAgent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
@@ -33,9 +33,13 @@ class EpisodeJournal:
     """Digest of the protocol's statement."""
     record: bool
     """Whether the episodes contain observations."""
+    specifications: Mapping[str, str]
+    """Formulas of signal temporal logic by name, whose robustness the episodes contain."""
 
     @classmethod
-    def open(cls, folder: Path, protocol: Protocol, record: bool) -> EpisodeJournal:
+    def open(
+        cls, folder: Path, protocol: Protocol, record: bool, specifications: Mapping[str, str]
+    ) -> EpisodeJournal:
         """Returns the journal in `folder`, which is created if it is missing.
 
         Raises:
@@ -43,7 +47,7 @@ class EpisodeJournal:
         """
         with explain_write_errors(folder, "finished episodes cannot be kept"):
             folder.mkdir(parents=True, exist_ok=True)
-        return cls(folder, digest(protocol_statement(protocol)), record)
+        return cls(folder, digest(protocol_statement(protocol)), record, specifications)
 
     def write(self, seeds: Sequence[int], episodes: Sequence[EpisodeResult]) -> None:
         """Keeps a finished batch, which is then on the disk.
@@ -90,7 +94,12 @@ class EpisodeJournal:
         return EpisodeResult(**row, actions=file[f"{number}/action"], trajectory=trajectory)
 
     def _about(self, seeds: Sequence[int]) -> dict[str, Any]:
-        return {"protocol": self.protocol, "record": self.record, "seeds": list(seeds)}
+        return {
+            "protocol": self.protocol,
+            "record": self.record,
+            "specifications": dict(self.specifications),
+            "seeds": list(seeds),
+        }
 
     def _path(self, seeds: Sequence[int]) -> Path:
         return self.folder / f"{seeds[0]}-{len(seeds)}.npz"

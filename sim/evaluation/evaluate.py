@@ -6,9 +6,10 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 from typing import Protocol as Interface
 
@@ -17,6 +18,8 @@ import numpy as np
 from robots.config import Count, OpenShare, Whole, config, validate
 from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
+from robots.specifications.parser import check_syntax
+from robots.specifications.shares import outcomes, satisfied_shares
 from robots.storage.durable import remove_tree, write_atomically
 from sim.evaluation import intervals
 from sim.evaluation.agent import MakeAgent
@@ -71,6 +74,17 @@ class EvaluateConfig:
     """Device of a torch policy; CUDA is faster only for wide networks."""
     confidence: OpenShare = 0.95
     """Two-sided confidence of every interval."""
+    specifications: dict[str, str] = field(default_factory=dict)
+    """Formulas of signal temporal logic by name, such as `always (goal_offset.norm < 0.3)`, whose
+    robustness is measured in every episode."""
+
+    def __post_init__(self) -> None:
+        """Checks the formulas.
+
+        Raises:
+            HandoffError: one cannot be read.
+        """
+        check_syntax(self.specifications)
 
 
 def _env_config(protocol: Protocol) -> EnvConfig:
@@ -100,12 +114,27 @@ def make_env(protocol: Protocol, num_envs: int, pictures: bool = False) -> VecEn
         options = validate(PushTConfig, protocol.options, f"protocol {protocol.name}: options")
         return PushTVecEnv(num_envs, FRAME_SIZE, options)
     from sim.make import make_vec_env
-    from sim.scene.cameras import CamerasConfig
 
     env = _env_config(protocol)
-    if pictures and env.cameras is None and protocol.engine in ("mujoco", "warp"):
-        env = replace(env, cameras=CamerasConfig(height=FRAME_SIZE, width=FRAME_SIZE))
-    return make_vec_env(env, num_envs)
+    return make_vec_env(_with_pictures(env) if pictures else env, num_envs)
+
+
+def _with_pictures(env: EnvConfig) -> EnvConfig:
+    """The environments with images for videos, where their engine has any."""
+    from sim.scene.cameras import CamerasConfig
+
+    match env.engine:
+        case "mujoco" | "warp" if env.cameras is None:
+            return replace(env, cameras=CamerasConfig(height=FRAME_SIZE, width=FRAME_SIZE))
+        case "maniskill" if env.maniskill.observation == "state":
+            size = env.maniskill.image_size or (FRAME_SIZE, FRAME_SIZE)
+            pictured = replace(env.maniskill, observation="state+rgb", image_size=size)
+            return replace(env, maniskill=pictured)
+        case "gym" if "render_mode" not in env.gym.options:
+            drawn = {**env.gym.options, "render_mode": "rgb_array"}
+            # A worker process does not send frames.
+            return replace(env, gym=replace(env.gym, options=drawn), workers=1)
+    return env
 
 
 def training_env(protocol: Protocol, num_envs: int) -> VecEnv:
@@ -131,7 +160,7 @@ def stays_on_device(protocol: Protocol) -> bool:
 
 
 def device_env(protocol: Protocol, num_envs: int) -> DeviceArmEnv | DeviceManiSkillEnv:
-    """Makes the protocol's environments for fine-tuning on their device; see `sim.device.arm`.
+    """Makes the protocol's environments for training on their device; see `sim.device.arm`.
 
     Raises:
         HandoffError: for the same reasons as `sim.make.make_device_env`, or an unknown option.
@@ -178,7 +207,14 @@ def evaluate(
     """
     check_protocol(protocol)
     episodes = run_episodes(
-        protocol, load, make_env, config.batch, config.workers, progress, journal=journal
+        protocol,
+        load,
+        make_env,
+        config.batch,
+        config.workers,
+        progress,
+        specifications=config.specifications,
+        journal=journal,
     )
     metrics = write_result(protocol, config, episodes, make_env, out, execution)
     if journal is not None:
@@ -196,6 +232,7 @@ def run_episodes(
     *,
     seeds: Sequence[int] | None = None,
     record: bool = False,
+    specifications: Mapping[str, str] = MappingProxyType({}),
     journal: Path | None = None,
 ) -> list[EpisodeResult]:
     """Runs one episode per seed, `batch` at a time in `workers` processes; results are in the order
@@ -210,6 +247,7 @@ def run_episodes(
         progress: counts control periods of all episodes.
         seeds: replace the protocol's seeds.
         record: whether to store observations.
+        specifications: formulas of signal temporal logic by name.
         journal: folder in which finished batches are kept, and from which an interrupted call with
             the same arguments takes them; it must belong to this agent alone, and the caller
             deletes it. None keeps nothing.
@@ -224,7 +262,9 @@ def run_episodes(
             "each of these four numbers must be at least 1."
         )
     batches = [tuple(seeds[i : i + batch]) for i in range(0, len(seeds), batch)]
-    kept = None if journal is None else EpisodeJournal.open(journal, protocol, record)
+    kept = (
+        None if journal is None else EpisodeJournal.open(journal, protocol, record, specifications)
+    )
     results = {} if kept is None else _finished(kept, batches)
     missing = [batch for batch in batches if batch not in results]
     finished = sum(map(len, results))
@@ -239,7 +279,7 @@ def run_episodes(
     if results:
         kept_note = f"{finished} of {len(seeds)} episodes kept from the interrupted attempt"
         progress(finished * protocol.max_steps, steps, kept_note)
-    job = partial(_run_batch, protocol, make_env, record)
+    job = partial(_run_batch, protocol, make_env, record, dict(specifications))
 
     def keep(index: int, episodes: list[EpisodeResult]) -> None:
         ended.extend(episodes)
@@ -292,6 +332,12 @@ def write_result(
     if costs:
         low, high = intervals.bootstrap_mean(costs, BOOTSTRAP_SEED, config.confidence)
         metrics |= {"cost": float(np.mean(costs)), "cost_low": low, "cost_high": high}
+    if config.specifications:
+        metrics["specifications"] = satisfied_shares(
+            [outcomes(episode.specifications) for episode in episodes],
+            config.specifications,
+            config.confidence,
+        )
     # The table and chart are written first, so that they exist even if rendering fails.
     _write_table(metrics, episodes, out)
     _write_actions(episodes, out)
@@ -306,6 +352,7 @@ def _run_batch(
     protocol: Protocol,
     make_env: MakeEnv,
     record: bool,
+    specifications: Mapping[str, str],
     make_agent: MakeAgent,
     seeds: tuple[int, ...],
     report: Report,
@@ -323,6 +370,7 @@ def _run_batch(
             protocol.score,
             success=protocol.success,
             record=record,
+            specifications=specifications,
             progress=report_steps,
         )
     finally:
@@ -365,6 +413,7 @@ def _write_table(metrics: Mapping[str, Any], episodes: Sequence[EpisodeResult], 
             "success": e.success,
             "steps": e.steps,
             **({} if e.cost is None else {"cost": e.cost}),
+            **({"specifications": outcomes(e.specifications)} if e.specifications else {}),
         }
         for e in episodes
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from robots.config import to_plain
-from robots.html_page import head, table
+from robots.html_page import FOOT, head, table
 from robots.storage.durable import write_atomically
 from sim.evaluation.charts import intervals_chart
 from sim.evaluation.groups import GroupComparison
@@ -139,4 +139,4 @@ def _page(comparison: GroupComparison, chart: str, out: Path) -> Iterator[str]:
         for result in group.results:
             link = html.escape(os.path.relpath(result.folder / "report.html", out))
             yield f"<li><a href='{link}'>{html.escape(result.name)}</a>"
-    yield "</ul></html>"
+    yield f"</ul>{FOOT}"

@@ -16,14 +16,25 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 from robots.code_version import code_version
-from robots.config import Count, Whole, config, to_plain
+from robots.config import Count, Whole, config, to_plain, validate
 from robots.errors import HandoffError
 from robots.extras import install_hint
 from robots.franka.catalog import robot_module
+from robots.outside import outside_module
 from robots.seed_ranges import EVALUATION
+from robots.spec import FieldSpec
+from robots.specifications.parser import parse
+from robots.specifications.quantities import resolve
+from sim.engines.isaac_lab import OWN_MODULE, OWN_TASKS
 from sim.make import EnvConfig, check_task, find_task, task_module
+from sim.servers.config import ServerConfig
+from sim.servers.engines import ARM
+from sim.servers.packages import installed_versions
 
 SCHEMA_VERSION = 1
+MANISKILL = "maniskill"
+"""Engine whose environments have the fields of a task of `sim.tasks` if `options.maniskill.arm` is
+set (`sim.engines.maniskill_arm`)."""
 PUBLISHED_PUSH_T = ("gym", "gym_pusht/PushT-v0")
 """Engine and task of the published benchmark, whose environments are converted to metres and to the
 fields of the demonstrations."""
@@ -72,13 +83,13 @@ class Protocol:
     """Version of this schema."""
     name: str
     """Name of the protocol in results."""
-    engine: Literal["gym", "mujoco", "warp", "maniskill", "isaaclab"]
-    """Simulation engine."""
+    engine: Literal["gym", "mujoco", "warp", "maniskill", "isaaclab", "server"]
+    """Simulation engine; `server` names another one in `options.server`."""
     task: str
     """The engine's name or id of the task."""
     packages: tuple[str, ...] = ()
     """Installed distributions whose versions affect the environments (engine, physics, task);
-    results record the versions."""
+    results record the versions, those of a server from its virtual environment."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further settings of the environments under the names of `sim.make.EnvConfig`, such as
     `randomized`."""
@@ -103,14 +114,38 @@ class Protocol:
         Raises:
             HandoffError: no task has this name.
         """
-        if self.engine in ("mujoco", "warp"):
+        if self.has_arm_task:
             check_task(self.task)
+
+    @property
+    def server(self) -> ServerConfig | None:
+        """Environment server of the engine `server`; None for other engines."""
+        if self.engine != "server":
+            return None
+        where = f"protocol {self.name}: options.server"
+        return validate(ServerConfig, self.options.get("server", {}), where)
+
+    @property
+    def simulator(self) -> str:
+        """Engine that simulates: `engine`, or that of the server."""
+        server = self.server
+        return self.engine if server is None else server.engine
+
+    @property
+    def has_arm_task(self) -> bool:
+        """Whether `task` is a task of `sim.tasks`, or one of one's own of the same form, rather
+        than an id in the engine's own registry."""
+        if self.simulator == "isaaclab":
+            return self.task in OWN_TASKS
+        options = self.options.get(MANISKILL)
+        translated = isinstance(options, Mapping) and options.get("arm") is not None
+        return self.simulator in ARM or (self.engine == MANISKILL and translated)
 
     @property
     def robot(self) -> str:
         """Name of the arm in the environments; empty for engines with third-party
         environments."""
-        if self.engine not in ("mujoco", "warp"):
+        if not self.has_arm_task:
             return ""
         return str(self.options.get("robot", EnvConfig().robot))
 
@@ -146,20 +181,29 @@ def protocol_statement(protocol: Protocol) -> dict[str, Any]:
 
     For the tasks of `sim.tasks` it also holds `code`, the version of the code that defines the task
     (scene, initial states, rewards, success, action space) and its robot: results from before and
-    after a change of that code are not comparable.
+    after a change of that code are not comparable. So it does for an engine of one's own on a
+    server, if its module is also on this side.
 
     Raises:
-        HandoffError: one of its packages is not installed, or there is no such task or robot.
+        HandoffError: one of its packages is not installed, there is no such task or robot, or no
+            such server.
     """
     statement = to_plain(protocol)
-    statement["packages"] = {package: _version(protocol, package) for package in protocol.packages}
-    if protocol.engine in ("mujoco", "warp"):
+    statement["packages"] = _versions(protocol)
+    modules: tuple[str, ...] = ()
+    if protocol.has_arm_task:
+        others = {MANISKILL: "sim.engines.maniskill_arm", "isaaclab": OWN_MODULE}
+        engine = others.get(protocol.simulator, f"sim.engines.{protocol.simulator}")
         modules = (
             task_module(protocol.task),
             robot_module(protocol.robot),
-            f"sim.engines.{protocol.engine}",
+            engine,
             "sim.vec_env",
         )
+    elif protocol.server is not None:
+        own = outside_module(protocol.server.engine)
+        modules = () if own is None else (own, "sim.vec_env")
+    if modules:
         statement["code"] = {module: code_version(module) for module in modules}
     return statement
 
@@ -200,16 +244,41 @@ def check_trained_with(protocol: Protocol, robot: str) -> None:
         )
 
 
-def vector_fields(protocol: Protocol) -> frozenset[str] | None:
-    """Names of the numbers that the environments of a protocol observe, without cameras; None if
-    only the environments themselves know them, as with most third-party ones."""
+def vector_fields(protocol: Protocol) -> dict[str, FieldSpec] | None:
+    """The numbers that the environments of a protocol observe, without cameras; None if only the
+    environments themselves know them, as with most third-party ones."""
     if (protocol.engine, protocol.task) == PUBLISHED_PUSH_T:
         from sim.engines.gym_push_t import PushTEngine
 
-        return frozenset(PushTEngine.board_spec)
+        return dict(PushTEngine.board_spec)
     if not protocol.robot:
         return None
-    return frozenset(find_task(protocol.task, robot=protocol.robot).observations)
+    observations = find_task(protocol.task, robot=protocol.robot).observations
+    return {name: term.spec for name, term in observations.items()}
+
+
+def check_specifications(specifications: Mapping[str, str], protocol: Protocol) -> None:
+    """Checks, before anything runs, that formulas fit the observations of a protocol's
+    environments, as far as these are known.
+
+    Args:
+        specifications: formulas of signal temporal logic by name.
+        protocol: task and options of the environments.
+
+    Raises:
+        HandoffError: an unknown field, sizes that do not match, or an interval between two steps.
+    """
+    fields = vector_fields(protocol)
+    if fields is None or not specifications:
+        return
+    if protocol.robot:
+        rate_hz = find_task(protocol.task, protocol.options.get("rate_hz"), protocol.robot).rate_hz
+    else:
+        from sim.engines.gym_push_t import RATE_HZ
+
+        rate_hz = RATE_HZ
+    for name, text in specifications.items():
+        resolve(parse(text, name), fields, rate_hz, name)
 
 
 def require_match(name: str, prescribed: int | None, fixed: int) -> int:
@@ -228,6 +297,22 @@ def require_match(name: str, prescribed: int | None, fixed: int) -> int:
             f"protocol: {name} is {prescribed}, this agent has {fixed}. Evaluate it under another protocol."
         )
     return fixed
+
+
+def _versions(protocol: Protocol) -> dict[str, str]:
+    """Versions of the protocol's packages, on the side of the environments."""
+    server = protocol.server
+    if server is None:
+        return {package: _version(protocol, package) for package in protocol.packages}
+    there = installed_versions(server, protocol.packages)
+    missing = [package for package, number in there.items() if not number]
+    if missing:
+        raise HandoffError(
+            f"protocol {protocol.name}: {', '.join(missing)} not installed on the side of the server "
+            f"{server.venv or server.python or server.address}. Is it the right one?"
+        )
+    own = [package for package in protocol.packages if package not in there]
+    return there | {package: _version(protocol, package) for package in own}
 
 
 def _version(protocol: Protocol, package: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robots.html_page import head, table, video
+from robots.html_page import FOOT, head, table, video
 from robots.storage.durable import write_atomically
 from sim.evaluation.adastop import AdaStop, PairDecision
 from sim.evaluation.charts import Point, histogram, learning_curve
@@ -41,6 +41,7 @@ def write_report(
     sections = [
         head(f"Evaluation: {results[0].table['protocol']['name']}"),
         *_summary(results),
+        *_specifications(results),
         *_videos(path.parent, results),
         *_curve(results, steps or {}),
         *_compared(comparisons),
@@ -48,7 +49,7 @@ def write_report(
         "<h2>Scores</h2>",
         f"<figure>{histogram({result.name: result.column('score') for result in results})}</figure>",
         *_protocol(results),
-        "</html>",
+        FOOT,
     ]
     write_atomically(path, "\n".join(sections).encode())
 
@@ -95,6 +96,34 @@ def _cost_cells(metrics: Mapping[str, Any]) -> tuple[str, str]:
     return f"{metrics['cost']:.2f}", f"{metrics['cost_low']:.2f} to {metrics['cost_high']:.2f}"
 
 
+def specification_tables(results: Sequence[Result]) -> list[Table]:
+    """One table of the share of the episodes that satisfy each specification, and of their
+    robustness; empty without specifications."""
+    percent = f"{100 * results[0].table['confidence']:g} %"
+    headings = (
+        "agent",
+        "specification",
+        "satisfied",
+        "share",
+        f"Wilson {percent}",
+        "smallest robustness",
+        "mean",
+    )
+    rows = [
+        (
+            result.name,
+            name,
+            f"{share['k']} of {share['n']}",
+            f"{share['k'] / share['n']:.3f}",
+            f"{share['low']:.3f} to {share['high']:.3f}",
+            *("" if share[key] is None else f"{share[key]:.4g}" for key in ("smallest", "mean")),
+        )
+        for result in results
+        for name, share in result.table.get("specifications", {}).items()
+    ]
+    return [(headings, rows)] if rows else []
+
+
 def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     """One table of all comparisons with the reference; empty without comparisons."""
     if not comparisons:
@@ -138,6 +167,19 @@ def _summary(results: Sequence[Result]) -> Iterator[str]:
     yield f"{protocol['episodes']} episodes from seed {protocol['first_seed']}, "
     yield f"at most {protocol['max_steps']} steps each</p>"
     yield table(*summary_table(results))
+
+
+def _specifications(results: Sequence[Result]) -> Iterator[str]:
+    for headings, rows in specification_tables(results):
+        yield "<h2>Specifications</h2>"
+        yield table(headings, rows)
+        formulas = {
+            name: share["formula"]
+            for result in results
+            for name, share in result.table.get("specifications", {}).items()
+        }
+        for name, formula in formulas.items():
+            yield f"<p class='soft'>{html.escape(name)}: <code>{html.escape(formula)}</code></p>"
 
 
 def _videos(folder: Path, results: Sequence[Result]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from robots.html_page import head, heading, picture, table
+from robots.html_page import FOOT, head, heading, picture, table
 from robots.storage.durable import write_atomically
 from sim.evaluation.charts import COLOURS
 from sim.evaluation.evaluate import make_env
@@ -193,4 +193,4 @@ def _page(figures: Mapping[str, Any]) -> Iterator[str]:
         yield table(*each)
     yield "<p class='soft'>Differences are paired by seed: a bootstrap interval over episodes, and the exact "
     yield "McNemar test with Holm's correction over the rows of its column. They say nothing about another "
-    yield "training of the same policy.</p></html>"
+    yield f"training of the same policy.</p>{FOOT}"

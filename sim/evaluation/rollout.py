@@ -3,14 +3,16 @@ protocol's rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
 from robots.errors import HandoffError
 from robots.interfaces import Observation, Progress, Step, VecEnv, no_progress
+from robots.specifications.monitor import SpecificationMonitors
 from sim.evaluation.agent import Agent
 from sim.evaluation.protocol import ScoreRule
 
@@ -36,6 +38,9 @@ class EpisodeResult:
     recorded."""
     cost: float | None = None
     """Sum of the environment's costs over the steps; None where it reports none."""
+    specifications: dict[str, float] = field(default_factory=dict)
+    """Robustness of every specification (`robots.specifications`), from the first observation to
+    the last; inf or -inf where no step decides."""
 
 
 def rollout(
@@ -47,6 +52,7 @@ def rollout(
     *,
     success: Literal["once", "at_end"] = "once",
     record: bool = False,
+    specifications: Mapping[str, str] = MappingProxyType({}),
     watch: Callable[[Observation], None] = lambda observation: None,
     progress: Progress = no_progress,
 ) -> list[EpisodeResult]:
@@ -60,28 +66,41 @@ def rollout(
         score: rule that computes an episode's score.
         success: solved at any step, or at the last one.
         record: whether to store observations.
+        specifications: formulas of signal temporal logic by name.
         watch: called with the observation after the reset and after every control period, for
             example to render videos.
         progress: counts control periods of `max_steps`.
 
     Raises:
-        HandoffError: the environments do not report the scored quantity, or an error of the agent
-            or the environments.
+        HandoffError: the environments do not report the scored quantity, a specification does not
+            fit them, or an error of the agent or the environments.
     """
+    monitors = SpecificationMonitors(
+        specifications,
+        env.observation_spec,
+        rate_hz=env.rate_hz,
+        max_steps=max_steps,
+        robots=len(seeds),
+    )
     observation = env.reset(seeds)
     agent.reset(seeds)
     watch(observation)
+    monitors.update(observation)
     statistics = _EpisodeStatistics(seeds, score, success, record)
     for step in range(max_steps):
         action_NA = agent.act(observation, statistics.running)
         result = env.step(action_NA)
+        monitors.update(result.final_observation, statistics.running)
         statistics.add(observation, action_NA, result)
         observation = result.observation
         watch(observation)
         progress(step + 1, max_steps, f"{int(statistics.success.sum())}/{len(seeds)} solved")
         if not statistics.running.any():
             break
-    return statistics.episodes()
+    return [
+        replace(episode, specifications=robustness)
+        for episode, robustness in zip(statistics.episodes(), monitors.finish(), strict=True)
+    ]
 
 
 class _EpisodeStatistics:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from robots.config import Count, Finite, Positive, Seed, Whole, config
+from robots.config import Count, Finite, NonNegative, Positive, Seed, Whole, config
 from robots.control.impedance import ImpedanceGains
 from robots.franka import RobotName
 from sim.scene.dynamics import DynamicsQuantity, DynamicsValue, quantity_name
@@ -144,8 +144,8 @@ class TuneConfig:
 
 
 @config
-class ExcitationConfig:
-    """Exciting motions of a simulated arm, recorded as a real one's would be."""
+class MotionsConfig:
+    """Exciting motions of an arm: sums of sines in every joint."""
 
     robot: RobotName = "fr3"
     """Name of the arm."""
@@ -163,10 +163,16 @@ class ExcitationConfig:
     """Largest speed and acceleration, as a fraction of the robot's limits."""
     clearance: Annotated[float, Field(ge=0.0)] = 0.15
     """Smallest height of every joint's frame and of the fingertips above the table [m]."""
-    noise: Annotated[float, Field(ge=0.0)] = 1e-4
-    """Standard deviation of the measured positions [rad]."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the motions and of the noise."""
+
+
+@config
+class ExcitationConfig(MotionsConfig):
+    """Exciting motions of a simulated arm, recorded as a real one's would be."""
+
+    noise: Annotated[float, Field(ge=0.0)] = 1e-4
+    """Standard deviation of the measured positions [rad]."""
     deviations: tuple[DynamicsValue, ...] = ()
     """Values in which the recorded arm differs from the robot's model; without any, tuning should
     find the model's own."""
@@ -192,6 +198,10 @@ class TuneStoreConfig(TuneConfig):
     its own joint controller tracked it."""
     rate_hz: Annotated[float, Field(gt=0.0)] = 100.0
     """Rate to which recordings are thinned, a whole fraction of the stream's."""
+    spread: NonNegative = 0.0
+    """Half width of the interval from which every episode of later stages draws a value, in half
+    widths of its 95 % interval and within the range of the parameter; 0 takes the tuned value in
+    all episodes."""
     held_out: Annotated[int, Field(ge=0)] = 1
     """Number of recordings, the last ones, that are not fitted; their tracking error is
     reported."""

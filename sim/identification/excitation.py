@@ -11,6 +11,7 @@ store them beside the measured positions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.franka.robot import Robot
 from robots.interfaces import Progress, no_progress
-from sim.identification.config import ExcitationConfig, TrackingConfig
+from sim.identification.config import ExcitationConfig, MotionsConfig, TrackingConfig
 from sim.identification.tracking import arm_model
 from sim.scene.dynamics import ArmDynamics, apply_dynamics
 
@@ -40,7 +41,7 @@ SMALLEST = 0.02
 """Smallest fraction of the amplitudes that is tried."""
 
 
-def exciting_targets(config: ExcitationConfig, robot: Robot, motion: int) -> np.ndarray:
+def exciting_targets(config: MotionsConfig, robot: Robot, motion: int) -> np.ndarray:
     """Targets (T, J) [rad] of one motion, which begins and ends at rest in the ready posture.
 
     Every joint follows a sum of sines with amplitudes and phases drawn from `config.seed` and
@@ -75,22 +76,52 @@ def exciting_targets(config: ExcitationConfig, robot: Robot, motion: int) -> np.
 def record_excitation(
     config: ExcitationConfig, out: Path, progress: Progress = no_progress
 ) -> dict[str, Any]:
-    """Simulates the motions and writes them to the store at `out`, with the fields `q` (measured)
-    and `q_d` (commanded) of the stream `robot`.
+    """Simulates the motions and writes them to the store at `out`, see `record_motions`.
 
     Args:
         config: motions, and the simulated arm.
+        out: folder of the store.
+        progress: counts motions.
+
+    Raises:
+        HandoffError: deviations that the arm cannot have, or an error of `record_motions`.
+    """
+    robot = find_robot(config.robot)
+    return record_motions(
+        config,
+        out,
+        lambda motion, target: simulate(config, robot, target, motion),
+        progress,
+    )
+
+
+def record_motions(
+    config: MotionsConfig,
+    out: Path,
+    measure: Callable[[int, np.ndarray], np.ndarray],
+    progress: Progress = no_progress,
+    *,
+    arm: str = "",
+) -> dict[str, Any]:
+    """Lets an arm follow the exciting targets and writes them to the store at `out`, with the
+    fields `q` (measured) and `q_d` (commanded) of the stream `robot`.
+
+    Args:
+        config: the motions.
+        measure: given a motion's number and its targets (T, J) [rad], moves the arm along them and
+            returns its measured positions (T, J) [rad].
         out: missing folder, or the store that an interrupted call with the same
             configuration has left, which is continued.
         progress: counts motions.
+        arm: name of the arm in the metadata; empty takes that of the robot.
 
     Returns:
         episodes, frames, seconds, and `largest_motion` [rad], the largest range of each joint's
         targets (J,).
 
     Raises:
-        HandoffError: an error of `exciting_targets`, deviations that the arm cannot have, or a
-            store of another configuration.
+        HandoffError: an error of `exciting_targets` or `measure`, or a store of another
+            configuration.
     """
     from robots.episodes.corrections import open_corrections
     from robots.episodes.schema import EpisodeSchema, StreamSpec
@@ -108,11 +139,11 @@ def record_excitation(
         robot=robot.name,
     )
     with open_corrections(out, schema) as store:
-        _check_kept(store, config, targets)
+        _check_kept(store, config, targets, arm)
         for motion in range(store.num_episodes, config.motions):
             target = targets[motion]
-            metadata = _metadata(config, motion)
-            q = simulate(config, robot, target, motion)
+            metadata = _metadata(config, motion, arm)
+            q = measure(motion, target)
             store.append({STREAM: {"q": q, "q_d": target}}, metadata)
             progress(motion + 1, config.motions, f"{len(q)} samples")
     return {
@@ -123,15 +154,17 @@ def record_excitation(
     }
 
 
-def _metadata(config: ExcitationConfig, motion: int) -> dict[str, Any]:
-    origin = EpisodeOrigin(robot=config.robot, host="simulated", source="excitation")
+def _metadata(config: MotionsConfig, motion: int, arm: str) -> dict[str, Any]:
+    origin = EpisodeOrigin(robot=arm or config.robot, host="simulated", source="excitation")
     return {**origin.entries(), "seed": config.seed, "motion": motion}
 
 
-def _check_kept(store: EpisodeStore, config: ExcitationConfig, targets: list[np.ndarray]) -> None:
+def _check_kept(
+    store: EpisodeStore, config: MotionsConfig, targets: list[np.ndarray], arm: str
+) -> None:
     """Refuses a store that holds other motions than the first ones of this configuration."""
     for motion in range(store.num_episodes):
-        same = store.metadata(motion) == _metadata(config, motion) and motion < len(targets)
+        same = store.metadata(motion) == _metadata(config, motion, arm) and motion < len(targets)
         if not (same and np.array_equal(store.read(motion, STREAM)["q_d"], targets[motion])):
             raise HandoffError(
                 f"{store.path}: motion {motion} is not one of this configuration. Choose another folder."
@@ -192,7 +225,7 @@ def _window(fraction: np.ndarray) -> np.ndarray:
     return near**3 * (10.0 - 15.0 * near + 6.0 * near**2)
 
 
-def _largest_scale(config: ExcitationConfig, robot: Robot, motion_TJ: np.ndarray) -> np.ndarray:
+def _largest_scale(config: MotionsConfig, robot: Robot, motion_TJ: np.ndarray) -> np.ndarray:
     """(J,) largest factors with which every joint keeps its limits."""
     limits = robot.limits
     dt = 1.0 / config.rate_hz

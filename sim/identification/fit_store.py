@@ -62,7 +62,7 @@ def fit_store(
     tuning = tune(recordings[:split], parameters, config, progress, out / SEARCH)
     held_out = _held_out_errors(tuning, recordings[split:]) if config.held_out else None
     write_tuning(tuning, out, held_out)
-    dynamics = tuning.dynamics(source)
+    dynamics = tuning.dynamics(source, config.spread)
     write_atomically(out / DYNAMICS, (json.dumps(to_plain(dynamics), indent=2) + "\n").encode())
     (out / SEARCH).unlink(missing_ok=True)
     determined = zip(tuning.names, tuning.report.determined, strict=True)

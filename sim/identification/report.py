@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robots.config import to_plain
-from robots.html_page import head, picture, table
+from robots.html_page import FOOT, head, picture, table
 from robots.storage.durable import write_atomically
 from sim.identification.parameters import to_values
 from sim.identification.tune import Tuning
@@ -74,7 +74,7 @@ def _page(tuning: Tuning, held_out: tuple[float, float] | None) -> Iterator[str]
     yield picture(TRACKING, "Position minus target of the first recording, per joint")
     if len(tuning.report.profile_at):
         yield picture(PROFILES, "Tracking error along each parameter, with the others adapted")
-    yield "</html>"
+    yield FOOT
 
 
 def _rows(tuning: Tuning) -> list[tuple[str, ...]]:

@@ -86,18 +86,33 @@ class Tuning(NamedTuple):
         """(D, 2) 95 % intervals of the values, clipped to the ranges."""
         return to_values(self.parameters, self.report.interval.T).T
 
-    def dynamics(self, source: str = "") -> ArmDynamics:
+    def dynamics(self, source: str = "", spread: float = 0.0) -> ArmDynamics:
         """The best values as dynamics of environments.
 
         Args:
             source: digest of the data from which they follow.
+            spread: half width of the interval from which episodes draw, in half widths of the
+                95 % interval; 0 has no such interval.
         """
-        values = zip(self.parameters, self.values, strict=True)
+        ranges = np.array([(item.low, item.high) for item in self.parameters])
+        distances = spread * (self.intervals - self.values[:, None])
+        bounds = np.clip(self.values[:, None] + distances, ranges[:, :1], ranges[:, 1:])
+        # Values on a logarithmic scale are rounded otherwise than their intervals.
+        bounds[:, 0] = np.minimum(bounds[:, 0], self.values)
+        bounds[:, 1] = np.maximum(bounds[:, 1], self.values)
         return ArmDynamics(
             robot=self.config.tracking.robot,
             values=tuple(
-                DynamicsValue(what=item.what, joints=item.joints, value=float(value))
-                for item, value in values
+                DynamicsValue(
+                    what=item.what,
+                    joints=item.joints,
+                    value=float(value),
+                    low=float(low) if spread else None,
+                    high=float(high) if spread else None,
+                )
+                for item, value, (low, high) in zip(
+                    self.parameters, self.values, bounds, strict=True
+                )
             ),
             payload_compensated=self.config.tracking.payload_compensated,
             source=source,

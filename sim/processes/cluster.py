@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from robots.errors import HandoffError
+from robots.extras import pip_install
 from robots.interfaces import VecEnv
 from sim.processes.config import ClusterConfig
 
@@ -108,7 +109,7 @@ def connect(address: str, about: str, *, logs: bool) -> None:
         import ray
     except ModuleNotFoundError:
         raise HandoffError(
-            f"{about}: a cluster needs Ray. Install it: pip install -e '.[ray]'."
+            f"{about}: a cluster needs Ray. Install it: {pip_install('ray')}."
         ) from None
     if ray.is_initialized():
         return

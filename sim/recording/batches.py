@@ -6,12 +6,13 @@ whether the task was solved then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from robots.control.actions import ActionSpace, StepSpace
 from robots.episodes.corrections import open_corrections
 from robots.episodes.episode_writer import EpisodeWriter
 from robots.episodes.metadata.episode_metadata import EpisodeOrigin
@@ -20,7 +21,8 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Observation, Progress
 from robots.spec import ActionSpec, FieldSpec
-from sim.engines.mujoco import MujocoConfig, MujocoEngine
+from sim.engine import Engine
+from sim.scene.view import View
 from sim.tasks.task import ExpertTarget, Task
 
 STREAM = "policy"
@@ -52,7 +54,28 @@ class EpisodeBatch(NamedTuple):
     """(N,) bool: the episode is stored; a solved one must be."""
 
 
-class BatchRecorder(Protocol):
+@runtime_checkable
+class RecordedEngine(Engine, Protocol):
+    """An engine of a task of an arm, whose scripted expert reads the simulator's state."""
+
+    task: Task
+    actions: ActionSpace
+
+    @property
+    def view(self) -> View:
+        """The current state of all environments."""
+        ...
+
+    def to_action(self, target: ExpertTarget) -> np.ndarray:
+        """The action (N, A) that brings every environment closest to its expert's target."""
+        ...
+
+
+RecordedT = TypeVar("RecordedT", bound=RecordedEngine)
+RecorderT = TypeVar("RecorderT", bound=RecordedEngine, contravariant=True)
+
+
+class BatchRecorder(Protocol[RecorderT]):
     """Records one batch of episodes."""
 
     source: str
@@ -66,7 +89,7 @@ class BatchRecorder(Protocol):
         """
         ...
 
-    def __call__(self, engine: MujocoEngine, seeds: np.ndarray) -> EpisodeBatch:
+    def __call__(self, engine: RecorderT, seeds: np.ndarray) -> EpisodeBatch:
         """Records one episode per environment of `engine`.
 
         Args:
@@ -77,12 +100,11 @@ class BatchRecorder(Protocol):
 
 
 def record(
-    task: Task,
+    make: Callable[[int], RecordedT],
     seeds: Sequence[int],
     out: Path,
     batch: int,
-    mujoco: MujocoConfig,
-    run: BatchRecorder,
+    run: BatchRecorder[RecordedT],
     progress: Progress,
 ) -> RecordingSummary:
     """Records one episode per seed in the store at `out`, in batches of environments.
@@ -91,11 +113,10 @@ def record(
     has left is continued, and becomes the one that an uninterrupted call would have written.
 
     Args:
-        task: the recorded task.
+        make: makes the given number of environments.
         seeds: seeds of the initial states.
         out: missing folder, or the store of an interrupted call.
         batch: number of environments recorded together.
-        mujoco: options of the engine.
         run: records one batch.
         progress: counts seeds.
 
@@ -103,7 +124,7 @@ def record(
         HandoffError: an error of the engine or the store, or the store holds other episodes.
     """
     keys = np.asarray(seeds, dtype=np.int64)
-    engine = MujocoEngine(task, min(batch, len(keys)), mujoco)
+    engine = make(min(batch, len(keys)))
     try:
         with open_corrections(out, _schema(engine, run.labels(engine.action_spec))) as store:
             finished = _finished(store, keys, run.source)
@@ -116,9 +137,14 @@ def record(
                 batch_seeds = keys[first : first + batch]
                 if len(batch_seeds) != engine.num_envs:
                     engine.close()
-                    engine = MujocoEngine(task, len(batch_seeds), mujoco)
+                    engine = make(len(batch_seeds))
                 recorded = run(engine, batch_seeds)
-                origin = EpisodeOrigin(robot=_robot(engine), host="simulated", source=run.source)
+                origin = EpisodeOrigin(
+                    robot=_robot(engine),
+                    host="simulated",
+                    source=run.source,
+                    action_steps=_stated_steps(engine),
+                )
                 with store.writer() as writer:
                     _append(writer, recorded, batch_seeds, origin, max(0, finished - first))
                 progress(
@@ -151,7 +177,7 @@ def _finished(store: EpisodeStore, keys: np.ndarray, source: str) -> int:
     return found[-1] + 1
 
 
-def _schema(engine: MujocoEngine, labels: dict[str, FieldSpec]) -> EpisodeSchema:
+def _schema(engine: RecordedEngine, labels: dict[str, FieldSpec]) -> EpisodeSchema:
     fields = {
         **engine.observation_spec,
         "action": engine.action_spec.field_spec(),
@@ -168,8 +194,14 @@ def _schema(engine: MujocoEngine, labels: dict[str, FieldSpec]) -> EpisodeSchema
     )
 
 
-def _robot(engine: MujocoEngine) -> str:
-    return f"{engine.task.robot.config_name} mujoco"
+def _stated_steps(engine: RecordedEngine) -> StepSpace | None:
+    """The actions of the environments, where they are not those of the task."""
+    own = engine.actions == engine.task.actions
+    return None if own or not isinstance(engine.actions, StepSpace) else engine.actions
+
+
+def _robot(engine: RecordedEngine) -> str:
+    return f"{engine.task.robot.config_name} {engine.name.partition(' ')[0]}"
 
 
 def _append(

@@ -7,6 +7,7 @@ from typing import Literal
 from robots.config import Count, NonNegative, Positive, Whole, config
 from robots.errors import HandoffError
 from sim.engines.mujoco import MujocoConfig
+from sim.make import EnvConfig
 
 Weights = tuple[NonNegative, NonNegative, NonNegative, NonNegative, NonNegative, NonNegative]
 
@@ -57,7 +58,10 @@ class ExpertDemonstrationsConfig:
     batch: Count = 16
     """Number of environments recorded together, which bounds memory."""
     mujoco: MujocoConfig = MujocoConfig()
-    """Options of the engine: action space, randomisation, cameras."""
+    """Options of MuJoCo: action space, randomisation, cameras."""
+    simulator: EnvConfig | None = None
+    """Environments of another engine in which the expert acts, such as maniskill with `arm`; task
+    and robot are those of the recording. None takes MuJoCo with the options `mujoco`."""
 
     @property
     def noisy(self) -> bool:
@@ -70,6 +74,19 @@ class ExpertDemonstrationsConfig:
                 f"demonstrate: noise is {self.noise} with noise_high {self.noise_high}, expected 0 <= noise <= "
                 "noise_high."
             )
+        if self.simulator is None:
+            return
+        if self.mujoco != MujocoConfig():
+            raise HandoffError(
+                "demonstrate: mujoco has options, but the expert acts in the environments of simulator. Move them to "
+                "simulator."
+            )
+        for name in ("task", "robot", "workers", "on_end", "max_steps"):
+            if getattr(self.simulator, name) != getattr(EnvConfig(), name):
+                raise HandoffError(
+                    f"demonstrate: simulator.{name} is {getattr(self.simulator, name)}, but the recording decides it. "
+                    "Leave it out; task and robot are options of the stage."
+                )
 
 
 @config

@@ -7,17 +7,22 @@ others of its batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from robots.errors import HandoffError
 from robots.interfaces import Observation, Progress, no_progress
 from robots.spec import ActionSpec, FieldSpec
 from sim.engines.mujoco import MujocoEngine
 from sim.episode_streams import EpisodeStream
 from sim.ignore_success import IgnoreSuccess
+from sim.make import make_vec_env
 from sim.recording.batches import (
     EpisodeBatch,
+    RecordedEngine,
     RecordingSummary,
     check_seeds,
     record,
@@ -52,11 +57,34 @@ def demonstrate(
         progress: counts attempts.
 
     Raises:
-        HandoffError: no seeds, or an error of the engine or the store.
+        HandoffError: no seeds, an engine without scripted experts, or an error of the engine or the
+            store.
     """
     config = config or ExpertDemonstrationsConfig()
     check_seeds(seeds, config.batch)
-    return record(task, seeds, out, config.batch, config.mujoco, _ExpertBatch(config), progress)
+    make = partial(_engine, task, config)
+    return record(make, seeds, out, config.batch, _ExpertBatch(config), progress)
+
+
+def _engine(task: Task, config: ExpertDemonstrationsConfig, num_envs: int) -> RecordedEngine:
+    """N environments of the task, in MuJoCo or in another simulator.
+
+    Raises:
+        HandoffError: an engine without scripted experts.
+    """
+    simulator = config.simulator
+    if simulator is None:
+        return MujocoEngine(task, num_envs, config.mujoco)
+    translated = simulator.engine == "maniskill" and simulator.maniskill.arm is not None
+    if simulator.engine not in ("mujoco", "warp") and not translated:
+        raise HandoffError(
+            f"demonstrate: the engine {simulator.engine} has no scripted expert of {task.name}. Set simulator.engine "
+            "to warp, or to maniskill with maniskill.arm."
+        )
+    own = replace(simulator, task=task.name, robot=task.robot.config_name)
+    engine = getattr(make_vec_env(own, num_envs), "engine", None)
+    assert isinstance(engine, RecordedEngine)
+    return engine
 
 
 class _ExpertBatch:
@@ -71,7 +99,7 @@ class _ExpertBatch:
             return {}
         return {EXPERT_ACTION: action.field_spec("of the expert, without the noise")}
 
-    def __call__(self, engine: MujocoEngine, seeds: np.ndarray) -> EpisodeBatch:
+    def __call__(self, engine: RecordedEngine, seeds: np.ndarray) -> EpisodeBatch:
         # Success ends an episode only after `settle` steps.
         env = EngineVecEnv(IgnoreSuccess(engine), VecEnvConfig(on_end="freeze"))
         rngs = [np.random.default_rng([seed, EpisodeStream.RECORDING]) for seed in seeds]

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +93,8 @@ def play(
         )
     if not 0.0 < config.duration[0] <= config.duration[1]:
         raise HandoffError(f"play: duration {config.duration} s, expected 0 < minimum <= maximum.")
-    return record(task, seeds, out, config.batch, config.mujoco, _PlayBatch(config), progress)
+    make = partial(MujocoEngine, task, config=config.mujoco)
+    return record(make, seeds, out, config.batch, _PlayBatch(config), progress)
 
 
 class _PlayBatch:

@@ -7,6 +7,7 @@ the recorded arm did (`sim.identification.tune`)."""
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -53,11 +54,24 @@ class DynamicsValue:
     have none."""
     value: Finite
     """Value in the unit of `UNITS`."""
+    low: Finite | None = None
+    """Smallest value that an episode draws, uniformly up to `high`; None takes `value` in all
+    episodes."""
+    high: Finite | None = None
+    """Largest value that an episode draws; None as `low`."""
 
     @property
     def name(self) -> str:
         """Name in reports, such as `stiffness of joint 2`."""
         return quantity_name(self.what, self.joints)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Smallest and largest value that an episode draws."""
+        return (
+            self.value if self.low is None else self.low,
+            self.value if self.high is None else self.high,
+        )
 
 
 @config
@@ -78,6 +92,24 @@ class ArmDynamics:
     def delay(self) -> float:
         """Delay of all targets [s]; 0 without a value for it."""
         return sum(item.value for item in self.values if item.what == "delay")
+
+    @property
+    def varies(self) -> bool:
+        """Whether episodes draw values of their own."""
+        return any(item.bounds != (item.value, item.value) for item in self.values)
+
+    def drawn(self, unit: np.ndarray) -> ArmDynamics:
+        """The dynamics of one episode.
+
+        Args:
+            unit: (D,) place of every value between its bounds, 0 to 1.
+        """
+        values = tuple(
+            replace(item, value=float(low + (high - low) * at), low=None, high=None)
+            for item, at in zip(self.values, unit, strict=True)
+            for low, high in (item.bounds,)
+        )
+        return replace(self, values=values)
 
 
 def quantity_name(what: str, joints: tuple[int, ...]) -> str:
@@ -119,6 +151,12 @@ def check_dynamics(dynamics: ArmDynamics, robot: Robot) -> None:
             raise HandoffError(
                 f"dynamics: {item.name} is {item.value} {UNITS[item.what]}, expected a number from 0."
             )
+        low, high = item.bounds
+        if not 0.0 <= low <= item.value <= high:
+            raise HandoffError(
+                f"dynamics: {item.name} is {item.value} {UNITS[item.what]} with bounds [{low}, {high}], expected it "
+                "between them, and none below 0."
+            )
 
 
 def add_payload(spec: Any, robot: Robot, *, compensated: bool) -> None:
@@ -150,6 +188,30 @@ def apply_dynamics(dynamics: ArmDynamics, model: Any, robot: Robot) -> None:
         write_quantity(item.what, item.joints, item.value, base, model, robot)
     # The engine derives other quantities, such as contact softness, from masses and armatures.
     mujoco.mj_setConst(model, mujoco.MjData(model))
+
+
+def apply_drawn(
+    tuned: ArmDynamics, drawn: ArmDynamics, base: Any, model: Any, robot: Robot
+) -> None:
+    """Writes the values of an episode but the delay into `model` (mujoco.MjModel), a copy of
+    `base`, which has the values of `tuned`. Call `mj_setConst` afterwards."""
+    for item, own in zip(tuned.values, drawn.values, strict=True):
+        factor = item.what in ("stiffness", "damping")
+        value = own.value / item.value if factor else own.value
+        write_quantity(item.what, item.joints, value, base, model, robot)
+
+
+def refuse_varying(dynamics: ArmDynamics | None, engine: str) -> None:
+    """Refuses dynamics that episodes draw, for an engine that cannot.
+
+    Raises:
+        HandoffError: values with bounds.
+    """
+    if dynamics is not None and dynamics.varies:
+        raise HandoffError(
+            f"{engine}: the dynamics have bounds between which episodes draw, which the engine mujoco alone can. Tune "
+            "with spread=0, or use that engine."
+        )
 
 
 def write_quantity(

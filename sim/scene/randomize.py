@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from robots.config import Finite, config
-from robots.errors import HandoffError
+from robots.errors import HandoffError, suggest
 
 if TYPE_CHECKING:
     import mujoco
@@ -263,7 +263,7 @@ def _matches(name: str, item: Range) -> bool:
 
 
 def _unknown(kind: str, item: Range, names: Sequence[str]) -> HandoffError:
+    known = suggest(item.names[0], filter(None, names), "it has")
     return HandoffError(
-        f"randomisation of {item.what}: no {kind} is called {list(item.names)}; the model has "
-        f"{[name for name in names if name]}. Is the range meant for another task?"
+        f"{item.what} of {', '.join(item.names)}: the scene of this task has no such {kind}; {known}"
     )

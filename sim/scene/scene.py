@@ -187,14 +187,16 @@ def _mount_gripper(spec: mujoco.MjSpec, robot: Robot) -> None:
     body.add_camera(name="wrist", pos=[0.07, 0, 0.05], quat=wrist_view(), fovy=75)
     for joint, side in zip(FINGER_JOINTS, (1.0, -1.0), strict=True):
         _add_finger(spec, body, gripper, joint, side)
-    spec.add_equality(
+    coupling = spec.add_equality(
         name="fingers_move_together",
         type=mujoco.mjtEq.mjEQ_JOINT,
         objtype=mujoco.mjtObj.mjOBJ_JOINT,
         name1=FINGER_JOINTS[0],
         name2=FINGER_JOINTS[1],
-        data=[0, 1] + [0] * 10,
     )
+    # The number of coefficients depends on the version of MuJoCo.
+    coupling.data[:] = 0.0
+    coupling.data[1] = 1.0
 
 
 def _add_finger(

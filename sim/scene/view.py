@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
-from robots.franka.kinematics import batched_jacobian, batched_rotation_vector
+from robots.franka.kinematics import batched_jacobian, batched_rotation_vector, rotation_of
 from robots.franka.robot import Robot
 
 if TYPE_CHECKING:
@@ -239,17 +239,6 @@ class View:
         joint `name`."""
         a = self.layout.qvel[name]
         return self.qvel[:, a : a + 6]
-
-
-def rotation_of(quaternion: np.ndarray) -> np.ndarray:
-    """(..., 3, 3) rotation matrices of unit quaternions (..., 4), wxyz."""
-    w, x, y, z = np.moveaxis(quaternion, -1, 0)
-    rows = [
-        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-    ]
-    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
 def yaw_quaternion(yaw: float) -> np.ndarray:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.control.actions import CartesianDelta
+from robots.control.relations import offset_from_gripper
 from robots.franka.robot import Robot
 from robots.spec import XYZ, FieldSpec
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
@@ -261,6 +262,7 @@ def task(robot: Robot) -> Task:
                     frame="switch",
                     about="from the fingertips' point to the knob",
                     names=XYZ,
+                    relations=(offset_from_gripper("knob_position", fixture="switch_pose"),),
                 ),
                 lambda v: _knob_in_switch(v) - in_fixture(v, "switch", v.grasp_position),
             ),

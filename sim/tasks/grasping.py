@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from robots.control.relations import box_yaw, offset_from_gripper, turns_from_gripper
 from robots.spec import XYZ, FieldSpec
 from sim.scene.scene import FINGER_HALF
-from sim.scene.view import View, memoized, rotation_of
+from sim.scene.view import View, memoized
 from sim.tasks.task import CLOSED, ExpertTarget, ObservationTerm
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ CUBE_TURN = ObservationTerm(
         shape=(2,),
         about="cosine, sine of four times the cube's yaw relative to the gripper: equal for all sides",
         names=(("cos", "sin"),),
+        relations=(turns_from_gripper("cube_quaternion"),),
     ),
     lambda view: quarter_turns(view, "cube"),
 )
@@ -45,6 +47,7 @@ CUBE_OFFSET = ObservationTerm(
         frame="base",
         about="from the grasp point to the cube's centre",
         names=XYZ,
+        relations=(offset_from_gripper("cube_position"),),
     ),
     lambda view: view.position("cube") - view.grasp_position,
 )
@@ -113,11 +116,7 @@ def beyond_reach(view: View, name: str, low: np.ndarray, high: np.ndarray) -> np
 def quarter_turn_yaw(quaternion: np.ndarray, view: View) -> np.ndarray:
     """(N,) yaw [rad] of a grasp parallel to a box's sides: of the four, the one closest to the
     gripper's current yaw."""
-    axes = rotation_of(quaternion)
-    # The box's most horizontal axis determines its yaw, whichever face it lies on.
-    level = np.argmin(np.abs(axes[:, 2]), axis=1)
-    axis = axes[np.arange(view.n), :, level]
-    yaw = np.arctan2(axis[:, 1], axis[:, 0])
+    yaw = box_yaw(quaternion)
     current = view.grasp_pose[:, 5]
     nearest = yaw - np.round((yaw - current) / (np.pi / 2)) * (np.pi / 2)
     # Beyond the action space's limit the next side of the box is equivalent.

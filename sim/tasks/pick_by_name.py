@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.control.actions import CartesianDelta
+from robots.control.relations import offset_from_gripper, turns_from_gripper
 from robots.franka.robot import Robot
 from robots.language.text import encode, text_field
 from robots.spec import FieldSpec
@@ -167,6 +168,10 @@ def _relative_pose(name: str) -> ObservationTerm:
         about=(
             f"from the grasp point to the {name} cube's centre; cosine, sine of four times its yaw "
             "relative to the gripper"
+        ),
+        relations=(
+            offset_from_gripper(f"{name}_position"),
+            turns_from_gripper(f"{name}_quaternion"),
         ),
     )
     return ObservationTerm(

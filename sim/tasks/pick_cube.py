@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.franka.robot import Robot
-from robots.spec import XYZ, FieldSpec
+from robots.spec import XYZ, FieldSpec, Relation
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View, yaw_quaternion
@@ -153,6 +153,7 @@ def _observations(robot: Robot) -> dict[str, ObservationTerm]:
                 frame="base",
                 about="from the cube's centre to the goal",
                 names=XYZ,
+                relations=(Relation(kind="offset", origin="cube_position", target="goal"),),
             ),
             lambda v: v.goal - v.position("cube"),
         ),

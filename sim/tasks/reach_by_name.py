@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.control.actions import CartesianDelta
+from robots.control.relations import offset_from_gripper
 from robots.franka.robot import Robot
 from robots.language.text import encode, text_field
 from robots.spec import XYZ, FieldSpec
@@ -149,7 +150,10 @@ def _expert(view: View) -> ExpertTarget:
 def _marker_offset(number: int) -> ObservationTerm:
     """Observation term: position of a marker relative to the fingertips."""
     about = f"from the grasp point to the {NAMES[number]} marker"
-    spec = FieldSpec(shape=(3,), unit="m", frame="base", about=about, names=XYZ)
+    relations = (offset_from_gripper(f"{NAMES[number]}_marker_position"),)
+    spec = FieldSpec(
+        shape=(3,), unit="m", frame="base", about=about, names=XYZ, relations=relations
+    )
     return ObservationTerm(spec, lambda v: _markers(v)[:, number] - v.grasp_position)
 
 

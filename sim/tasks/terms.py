@@ -39,9 +39,7 @@ def read_terms(task: Task, view: View, sparse: bool) -> TaskOutput:
     """Evaluates all terms of `task`; the reward is 1 on success if `sparse`, otherwise the weighted
     sum of the reward terms."""
     success = task.success(view)
-    observation = {
-        name: term.read(view).astype(term.spec.dtype) for name, term in task.observations.items()
-    }
+    observation = read_observation(task, view)
     info = {name: read(view) for name, read in task.info.items()}
     if sparse:
         reward = success.astype(np.float64)
@@ -55,6 +53,13 @@ def read_terms(task: Task, view: View, sparse: bool) -> TaskOutput:
     # them.
     reward = np.where(np.abs(view.qvel).max(axis=1) <= SPEED_LIMIT, reward, np.nan)
     return TaskOutput(observation, reward, success, task.failure(view), info)
+
+
+def read_observation(task: Task, view: View) -> dict[str, np.ndarray]:
+    """Evaluates the observation terms of `task`, per field (N, ...)."""
+    return {
+        name: term.read(view).astype(term.spec.dtype) for name, term in task.observations.items()
+    }
 
 
 def next_target(

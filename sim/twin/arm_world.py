@@ -15,6 +15,7 @@ import numpy as np
 from robots.errors import HandoffError
 from robots.franka.robot import JointFriction, Robot
 from sim.rendering.camera_clock import KEPT_SECONDS
+from sim.scene.deviations import Deviations, apply_deviations
 from sim.twin.disturbances import Disturbances, add_payload_body
 from sim.twin.world import TwinGripper
 
@@ -102,6 +103,10 @@ class ArmWorld:
         self._tau_J = data.qfrc_actuator[joints]
         self._tau_ext = data.qfrc_constraint[joints]
         self._disturbances = Disturbances(model, data, robot.num_joints, tip)
+        self._rubbing: list[int] = []
+        """Joints, from 0, whose dry friction is a constraint of the engine."""
+        self._dry = np.zeros(robot.num_joints)
+        """(J,) torque of the dry friction in the last step [Nm]."""
         self._tip_position = data.site(tip).xpos
         self._tip_axes = data.site(tip).xmat
         self.flange_T_ee = np.eye(4)
@@ -145,7 +150,10 @@ class ArmWorld:
         limit's torque. Pushes and a payload count, joint friction does not.
         """
         disturbances = self._disturbances
-        return self._tau_ext + disturbances.external if disturbances.active else self._tau_ext
+        external = self._tau_ext
+        if self._rubbing:
+            external = external - self._dry
+        return external + disturbances.external if disturbances.active else external
 
     @property
     def base_T_ee(self) -> np.ndarray:
@@ -191,6 +199,19 @@ class ArmWorld:
         """See `World`."""
         self._disturbances.rub(friction)
 
+    def deviate(self, deviations: Deviations) -> None:
+        """See `World`. The payload is at the tip, between the fingertips of a gripper.
+
+        Raises:
+            HandoffError: see `sim.scene.deviations.apply_deviations`.
+        """
+        apply_deviations(deviations, self.model, self.robot)
+        friction = self.model.dof_frictionloss[: self.robot.num_joints]
+        self._rubbing = np.flatnonzero(friction > 0.0).tolist()
+        if deviations.payload > 0.0:
+            self._disturbances.carry(deviations.payload, self.flange_T_ee[:3, 3].tolist())
+        self._step1(self.model, self.data)
+
     def step(self, tau: np.ndarray) -> None:
         """Advances 1 ms under torques `tau` (J,) [Nm] without gravity, clipped to the joints'
         limits.
@@ -209,6 +230,11 @@ class ArmWorld:
         # The position and velocity stages come last, so that poses and contacts belong to the new
         # state at no extra cost.
         self._step2(self.model, self.data)
+        if self._rubbing:
+            # The engine's order of constraints: equalities, friction of the joints, the others. The
+            # next stage overwrites them.
+            first = self.data.ne
+            self._dry[self._rubbing] = self.data.efc_force[first : first + len(self._rubbing)]
         self._step1(self.model, self.data)
         if not isfinite(self._qvel.sum()):
             raise HandoffError(

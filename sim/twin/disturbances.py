@@ -58,6 +58,8 @@ class Disturbances:
         self._push = np.zeros(3)
         self._push_steps = 0
         self._mass = 0.0
+        self._own_mass = 0.0
+        self._own_position = np.zeros(3)
         self._payload_velocity = np.zeros(3)
         self._payload_time = -np.inf
         """Time at which the payload had this velocity [s]."""
@@ -79,6 +81,17 @@ class Disturbances:
         self._push_steps = steps
         self.active = True
 
+    def carry(self, mass: float, position: Sequence[float]) -> None:
+        """Fixes a point mass to the flange for good, to which those of `load` are added.
+
+        Args:
+            mass: mass [kg].
+            position: (3,) its place in the flange frame [m].
+        """
+        self._own_mass = mass
+        self._own_position = np.array(position, dtype=float)
+        self.load(0.0, position)
+
     def load(self, mass: float, position: Sequence[float]) -> None:
         """Fixes a point mass to the flange.
 
@@ -86,8 +99,14 @@ class Disturbances:
             mass: mass [kg]; 0 takes it away.
             position: (3,) its place in the flange frame [m].
         """
+        centre = np.array(position, dtype=float)
+        if self._own_mass > 0.0:
+            # Two point masses act as one at their common centre, but for the inertia about it.
+            moment = mass * centre + self._own_mass * self._own_position
+            mass += self._own_mass
+            centre = moment / mass
         self._model.body_mass[self._payload] = mass
-        self._model.body_ipos[self._payload] = position
+        self._model.body_ipos[self._payload] = centre
         # The engine derives other quantities, such as contact softness, from the masses.
         self._set_constants()
         self._mass = mass

@@ -21,6 +21,7 @@ from robots.franka.robot import JointFriction, Robot
 from robots.imported_code import CodeGuard, current_guard, install_guard
 from robots.signals import blocked_interrupt
 from robots.wire.addresses import is_loopback
+from sim.scene.deviations import Deviations
 from sim.twin.protocol import VERSION
 from sim.twin.unit.checks import PERIOD
 from sim.twin.world import World
@@ -56,6 +57,9 @@ class TwinConfig:
     """Friction of the arm's joints beside the small viscous one that every simulated arm has:
     `published` adds what was identified at a real arm (`robots.franka.friction`), `none` adds
     nothing and tracks better than a real arm does."""
+    deviations: Deviations = Deviations()
+    """Values in which the simulated arm and the objects on its table differ from their models, and
+    which no client is given; none by default."""
 
     def __post_init__(self) -> None:
         # The robot's protocol has no authentication: whoever connects moves the arm.
@@ -317,6 +321,8 @@ def _serve(
         world = make_world()
         if settings.friction == "published":
             world.rub(_published_friction(world.robot))
+        if settings.deviations != Deviations():
+            world.deviate(settings.deviations)
         gripper_server = None
         if world.gripper is not None:
             gripper_server = GripperServer(settings.host, world.gripper, world.robot.gripper)

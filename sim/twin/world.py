@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from robots.franka.robot import JointFriction, Robot
+from sim.scene.deviations import Deviations
 
 
 class TwinGripper(Protocol):
@@ -83,6 +84,11 @@ class World(Protocol):
 
     def rub(self, friction: JointFriction | None) -> None:
         """Gives the joints this friction from now on; None, as at the beginning, takes it away."""
+        ...
+
+    def deviate(self, deviations: Deviations) -> None:
+        """Gives arm and objects other values than their models from now on; called once. A delay of
+        targets is not the world's, which is driven by torques."""
         ...
 
     def step(self, tau: np.ndarray) -> None:

@@ -219,6 +219,7 @@ def _record(path: Path, arm: Any, exact: bool, ending: threading.Event, count: A
     from real.deploy.episode_recorder import LoopRecord, RecordWriter, add_row, deploy_schema
     from real.franka.state_recorder import StateRecorder
     from real.motion.stream import StreamConfig
+    from robots.control.actions import CartesianDelta
     from robots.episodes.corrections import open_corrections
     from robots.episodes.running_episode import RunningEpisode
     from robots.episodes.schema import with_videos
@@ -226,7 +227,7 @@ def _record(path: Path, arm: Any, exact: bool, ending: threading.Event, count: A
     from robots.franka import find_robot
 
     robot, stated = find_robot(ROBOT), contract()
-    assert stated.steps is not None
+    assert isinstance(stated.steps, CartesianDelta)
     schema = deploy_schema(
         stated,
         arm.fields(),

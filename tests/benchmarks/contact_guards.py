@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,8 @@ from flows.deployment.arm_environment.engine import TwinEngine
 from flows.deployment.arm_environment.environment import open_session_env
 from flows.session.config import HilEnvConfig
 from flows.session.simulated_arm import SimulatedArm
-from real.motion.stream import ReferenceStream
+from real.driver.driven_stream import DrivenStream
+from real.motion.stream import Tick
 from robots.proportions import wilson
 from robots.seed_ranges import EVALUATION
 from sim.twin.twin import TwinConfig
@@ -59,8 +60,8 @@ def measure(task: str, arm: SimulatedArm, episodes: int) -> dict[str, Any]:
     steps: list[int] = []
     faults: list[str] = []
     found: list[dict[str, np.ndarray]] = []
-    tick = ReferenceStream.pass_tick
-    with closing(env), patch.object(ReferenceStream, "pass_tick", _noting(tick, found)):
+    passed = DrivenStream.pass_tick
+    with closing(env), patch.object(DrivenStream, "pass_tick", _noting(passed, found)):
         for seed in range(EVALUATION.start, EVALUATION.start + episodes):
             env.reset([seed])
             step = env.step(engine.expert_action())
@@ -83,13 +84,16 @@ def measure(task: str, arm: SimulatedArm, episodes: int) -> dict[str, Any]:
 
 
 def _noting(
-    tick: Callable[[ReferenceStream], None], found: list[dict[str, np.ndarray]]
-) -> Callable[[ReferenceStream], None]:
-    """`ReferenceStream.pass_tick` that also notes what the guards found."""
+    passed: Callable[[DrivenStream], Sequence[Tick]], found: list[dict[str, np.ndarray]]
+) -> Callable[[DrivenStream], Sequence[Tick]]:
+    """`DrivenStream.pass_tick` that also notes what the guards found."""
 
-    def pass_tick(stream: ReferenceStream) -> None:
-        tick(stream)
-        found.append({name: np.array(value) for name, value in stream.monitored().items()})
+    def pass_tick(stream: DrivenStream) -> Sequence[Tick]:
+        ticks = passed(stream)
+        found.extend(
+            {name: np.array(value) for name, value in tick.monitored.items()} for tick in ticks
+        )
+        return ticks
 
     return pass_tick
 

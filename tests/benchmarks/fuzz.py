@@ -3,7 +3,7 @@ but a refusal come out?
 
     python -m tests.benchmarks.fuzz --inputs 1000000 --json
 
-Governor: random limits of 2, 3 or 6 coordinates; every input is one tick with a random request (a
+Governor: random limits of 2, 3, 6 or 7 coordinates; every input is one tick with a random request (a
 plausible one, a jump, a huge number, a number that is none), a random measured position, sometimes
 random bounds of the joints' velocities and torques, or a braking tick. The reference must keep its
 box, speed, acceleration and jerk, and the bounds as far as braking can, or the governor must refuse
@@ -29,6 +29,7 @@ import numpy as np
 from real.console.control.commands import STILL, ControlCommand, Mode
 from real.console.messages import command_message, read_command, read_inputs, read_message
 from real.deploy import object_tracker
+from real.deploy.tracked_field import TrackerConfig, board_field
 from real.franka.joint_limits import VelocityBounds
 from real.motion.governor import GovernorConfig, ReferenceGovernor
 from robots.control.actions import Motion
@@ -41,6 +42,7 @@ from tests.real.fakes import contract
 from tests.real.hil.made import parameters, steps
 
 FR3 = find_robot("fr3")
+BOARD = board_field(TrackerConfig())
 NUMBERS = (math.nan, math.inf, -math.inf, 1e308, -1e308, 1e9, -1e9, 5e-324, 0.0, -0.0)
 """Numbers that are none, and extreme ones."""
 TICKS = 200
@@ -95,7 +97,7 @@ def fuzz_governor(inputs: int, seed: int) -> dict[str, int]:
 def _limits(rng: np.random.Generator) -> tuple[GovernorConfig, float]:
     """Random limits that are accepted, and the period of a tick [s]."""
     while True:
-        size = int(rng.choice([2, 3, 6]))
+        size = int(rng.choice([2, 3, 6, 7]))
         low = rng.uniform(-1.0, 0.5, size)
         period = float(rng.choice([0.001, 0.002, 0.004, 0.005, 0.01, 0.05]))
         max_lag = 10.0 ** rng.uniform(-4, -0.8)
@@ -201,7 +203,8 @@ def _page(frame: bytes) -> Any:
 
 def _tracker(frame: bytes) -> Any:
     message = object_tracker._read(frame)
-    return object_tracker._pose_of(message), object_tracker._news_of(message)
+    values = {"pose": BOARD.read(message.get("pose"))}
+    return BOARD.impossible(values["pose"], None, 0.0), object_tracker._news_of(message, values)
 
 
 def _command(frame: bytes) -> Any:

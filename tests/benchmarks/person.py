@@ -4,9 +4,11 @@
 
 The person decides every 250 ms, give or take 100 ms, from the newest pictures, and presses keys; a
 longest attempt is 60 s. `--lockstep` plays the same attempts in simulated time, without page and
-server, for a machine that is busy. `--hil OUT` sits through a whole correction session, in which the
+server, for a machine that is busy; push_t, whose person steers with the stick on the page, is played
+in no other way. `--hil OUT` sits through a whole correction session, in which the
 person demonstrates, and takes the arm over from a policy that takes longer than a second.
 
+coverage: of push_t, the largest coverage of the goal in each attempt.
 solved: attempts in which the task was solved, with Wilson's interval.
 seconds: duration of the solved ones, median and largest.
 without_pictures: share of the decisions for which no new picture had come.
@@ -31,6 +33,8 @@ from robots.proportions import wilson
 from tests.person.attempts import Attempts, Person
 from tests.person.skills import SKILLS
 
+BOARD = "push_t"
+"""The task in which the person steers with the stick."""
 LONGEST = 90.0
 """Wall time of an attempt after which the measurement gives up [s]."""
 
@@ -40,13 +44,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=sorted(SKILLS))
+    parser.add_argument("task", choices=sorted([*SKILLS, BOARD]))
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--lockstep", action="store_true", help="in simulated time")
     parser.add_argument("--json", action="store_true", help="one JSON object last")
     parser.add_argument("--hil", type=Path, metavar="OUT", help="a whole correction session")
     parser.add_argument("overrides", nargs="*", help="changes of the session's options")
     options = parser.parse_intermixed_args()
+    if options.task == BOARD and (options.hil is not None or not options.lockstep):
+        parser.error("push_t is played with --lockstep only")
     if options.hil is not None:
         figures = whole_session(options.task, options.hil, options.overrides)
     else:
@@ -57,8 +63,12 @@ def main() -> None:
 
 def in_lockstep(task: str, episodes: int) -> dict[str, Any]:
     """Figures of attempts in simulated time."""
-    from tests.person.lockstep import attempts
+    from tests.person.lockstep import attempts, pushed
 
+    if task == BOARD:
+        results = pushed(range(episodes))
+        coverage = [round(result.coverage, 3) for result in results]
+        return {**_figures(task, [result.seconds for result in results]), "coverage": coverage}
     return _figures(task, attempts(task, range(episodes)))
 
 

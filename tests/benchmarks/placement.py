@@ -10,9 +10,17 @@ hybrid_speedup: environment steps per second of the pipeline with two parts rela
 disaggregated_speedup: the same for environments in another process that the policy waits for.
 profile_error: maximum relative error of the predicted rates of the placements.
 balance: time of inference divided by that of simulation, measured at the beginning.
-overlap: time of one part's simulation plus the other's inference, divided by the time of both
-    together: the number of cores that were usable, at most 2, without communication.
-cores: the same for two processes that only count, relative to one alone.
+cores: number of cores that two processes get which only count, relative to one alone: the ideal of
+    the machine in this run.
+overlap: the same for one part's simulation and the other's inference: their times alone, divided by
+    the time of both together. It lacks what they lose to each other's memory traffic and to
+    communication.
+halves: sequential time divided by that of the slower half, each alone: the speedup with two cores
+    and without any loss between them. 2 lacks what a call costs however small its batch is, and
+    what one half is slower than the other.
+sharing: time of the slower half alone, divided by the time of both together.
+filling: hybrid_speedup divided by halves and sharing: the first and the last half of a rollout, for
+    which there is nothing to do beside.
 
 All placements take turns in rounds, by the clock; figures are medians over rounds, and `spread` has
 their quartiles. If the machine gives the two cores to other processes, `cores` and `overlap` show
@@ -217,11 +225,24 @@ def figures(rates: dict[str, list[float]], pieces: PlacementTimes) -> dict[str, 
         **{f"{kind}_speedup": float(np.median(found)) for kind, found in ratios.items()},
         "profile_error": max(errors.values()),
         "errors": errors,
-        "overlap": (median["infer"] / PARTS + median["simulate_part"]) / median["overlapped"],
+        **losses(median, float(np.median(ratios["hybrid"]))),
         "spread": {kind: np.percentile(found, [25, 75]).tolist() for kind, found in ratios.items()},
         "steps_per_s": measured,
         "predicted": predicted,
         "milliseconds": {piece: 1e3 * seconds for piece, seconds in median.items()},
+    }
+
+
+def losses(seconds: dict[str, float], speedup: float) -> dict[str, float]:
+    """Where the rest of the hybrid speedup goes; see the module's docstring."""
+    slower = max(seconds["infer_part"], seconds["simulate_part"])
+    halves = (seconds["infer"] + seconds["simulate"]) / (PARTS * slower)
+    sharing = slower / seconds["overlapped"]
+    return {
+        "overlap": (seconds["infer_part"] + seconds["simulate_part"]) / seconds["overlapped"],
+        "halves": halves,
+        "sharing": sharing,
+        "filling": speedup / (halves * sharing),
     }
 
 

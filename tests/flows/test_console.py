@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +13,72 @@ import pytest
 from flows.__main__ import main
 from flows.console import run_console_session
 from flows.session.config import HilOperator
+from flows.session.environment import SIMULATED
 from real.console.control.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
 from robots.episodes.store import EpisodeStore
-from tests.flows.console_session import Session, ended_by, ended_episodes, labelled, stepped
+from tests.flows.console_session import STARTS, Session, ended_by, ended_episodes, labelled, stepped
 from tests.real.console.pages import logged
 
 
-def console_session(out: Path, policy: str = "still") -> Session:
-    return Session(_run, out, policy)
+def console_session(out: Path, policy: str = "still", task: str = "reach") -> Session:
+    return Session(_run, out, policy, task)
 
 
-def _run(out: Path, policy: str, here: Any) -> None:
+def _run(out: Path, policy: str, task: str, here: Any) -> None:
     def say(text: str) -> None:
         here.send(text.removeprefix("console  "))
 
     # A page on a busy machine may be late.
     config = ConsoleConfig(port=0, arbiter=ArbiterConfig(watchdog=2.0))
     run_console_session(
-        "reach", policy, out, config, HilOperator(kind="console", person="login"), None, say
+        task, policy, out, config, HilOperator(kind="console", person="login"), None, say
     )
 
 
-def test_a_task_that_no_person_commands_is_refused_before_anything_is_written(
+def test_a_task_that_does_not_exist_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["console", "push_t"]) == 1
-    assert "no steps of the gripper's pose" in capsys.readouterr().err
+    assert main(["console", "push_z"]) == 1
+    assert "push_t" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_person_steers_the_pusher_of_push_t_in_the_plane(tmp_path: Path) -> None:
+    session = console_session(tmp_path, task="push_t")
+    page = session.page()
+    with contextlib.closing(page.socket):
+        page.go()
+        stepped(page, 5)
+        # A key of an axis that the task does not have takes nothing over.
+        assert stepped(page, 3, "KeyI", "KeyC")["mode"] == "policy"
+        assert stepped(page, 12, "ArrowDown")["mode"] == "person"
+        page.keys()
+        stepped(page, 8)
+        page.keys("Escape")
+        limit = time.monotonic() + STARTS
+        while (why := page.newest()["why"]) != SIMULATED["home"]:
+            page.keys("KeyH")
+            page.keys()
+            assert time.monotonic() < limit, why
+        page.go()
+        labelled(page, "KeyQ", 1)
+        ended_by(page)
+        session.ended()
+    store = EpisodeStore.open(tmp_path / "store.zarr", "r")
+    steps = store.read(0, "policy")
+    agent, mine = steps["agent"], steps["intervention"].astype(bool).ravel()
+    first, last = np.flatnonzero(mine)[[0, -1]]
+    way = agent[last] - agent[first]
+    # Towards the person, who stands behind the arm, is the board's y.
+    assert way[1] > 0.06
+    assert abs(way[0]) < 0.01
+    assert store.metadata(0)["takeovers"] == 1
+    # Released, the pusher stands still: on its way it was at most 0.15 m/s fast.
+    assert np.linalg.norm(agent[-1] - agent[last]) < 0.04
+    np.testing.assert_allclose(agent[-1], agent[-3], atol=0.002)
+    assert (np.abs(steps["action"][first + 4 : last, 1] - agent[first + 4 : last, 1]) < 0.04).all()
 
 
 def test_a_session_is_recorded_with_both_actions_and_labels(tmp_path):
@@ -62,7 +100,7 @@ def test_a_session_is_recorded_with_both_actions_and_labels(tmp_path):
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
     assert store.num_episodes == 2
     first, second = store.metadata(0), store.metadata(1)
-    assert (first["success"], first["source"], first["policy"]) == (True, "practice", "still")
+    assert (first["success"], first["source"], first["policy"]) == (True, "console", "still")
     assert second["discard_reason"] == "redo"
     assert (first["host"], first["ended_by"], first["labelled_by"]) == ("simulated", "label", "ada")
     assert first["session"][:19] <= first["began"][:19]

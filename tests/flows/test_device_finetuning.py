@@ -88,5 +88,7 @@ def test_environments_on_a_device_need_collocated_placement() -> None:
         HandoffError, match="disaggregated placement of environments that stay on the device"
     ):
         run(disaggregated, Path(), no_progress, policy=Policy(Path()))
-    with pytest.raises(HandoffError, match="resident: true is for fine-tuning only"):
+    with pytest.raises(
+        HandoffError, match="resident: true is for fine-tuning and PPO from scratch only"
+    ):
         make_env(disaggregated.protocol, 1)

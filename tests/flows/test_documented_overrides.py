@@ -166,11 +166,16 @@ def examples() -> Iterator[tuple[str, str]]:
 
 
 def configuration_examples() -> Iterator[tuple[str, str]]:
-    """A recipe and an override out of the comments in `configs/`."""
+    """A recipe and an override out of the comments in `configs/`, or all overrides of a command
+    there."""
     for name in recipes():
         lines = (ROOT / "configs" / f"{name}.yaml").read_text().splitlines()
         comments = [line for line in lines if line.startswith("#")]
-        for found in re.findall(rf"{DOTTED}=\w+", " ".join(comments)):
+        commands = [line for line in comments if line.startswith("#   handoff ")]
+        for command in commands:
+            yield name, " ".join(re.findall(rf"{DOTTED}=\w+", command))
+        others = " ".join(line for line in comments if line not in commands)
+        for found in re.findall(rf"{DOTTED}=\w+", others):
             yield name, found
 
 
@@ -255,9 +260,9 @@ def test_example_that_fits_nothing_is_found_out() -> None:
         compose_example("teacher.seeed=1")
 
 
-@pytest.mark.parametrize(("recipe", "override"), list(configuration_examples()))
-def test_example_in_a_configurations_comment_composes(recipe: str, override: str) -> None:
-    plan_recipe(recipe, [override])
+@pytest.mark.parametrize(("recipe", "overrides"), list(configuration_examples()))
+def test_example_in_a_configurations_comment_composes(recipe: str, overrides: str) -> None:
+    plan_recipe(recipe, overrides.split())
 
 
 def test_hint_about_a_missing_equals_sign_composes() -> None:

@@ -7,20 +7,24 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
 import pytest
 
 from flows.__main__ import main
-from flows.runner import run_end
+from flows.runner import isolate, run_end
 from flows.runner.stage import Stage, run_stage
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
+from robots.processes import end
 from tests.flows.conftest import use_stages
 from tests.flows.processes import title
 from tests.flows.waiting_stage import BEGUN, CLEANED, WaitingConfig
 
+STOPPING = "stopping: what is running saves its state, for up to 10 s"
 LONG = 60.0
 """Time limit of a wait [s], reached only by a defect."""
 
@@ -63,6 +67,29 @@ def test_a_stage_that_a_signal_ends_runs_its_finally_blocks(
     assert (tmp_path / "files" / CLEANED).exists()
 
 
+def test_an_attended_stage_says_that_it_is_stopping_before_it_has_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs in the thread that the signal reaches."""
+    folder = tmp_path / "files"
+    said_before: list[str] = []
+
+    def note(processes: Sequence[BaseProcess]) -> None:
+        said_before.append(capsys.readouterr().err)
+        end(processes)
+
+    monkeypatch.setattr(isolate, "end", note)
+    sender = once_begun(folder, signal.SIGINT, child=False)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_stage(waiting(folder), {}, tmp_path, no_progress)
+    finally:
+        run_end.RUN_ENDED.clear()
+    sender.join()
+    assert said_before == [f"{STOPPING}\n"]
+    assert (folder / CLEANED).exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_run_that_a_signal_ends_ends_its_stages(
     number: signal.Signals,
@@ -86,7 +113,10 @@ def test_a_run_that_a_signal_ends_ends_its_stages(
     sender.join()
     assert time.monotonic() - began < LONG
     reason = "interrupted" if number is signal.SIGINT else f"ended by {number.name}"
-    assert f"handoff: {reason}. Finished stages are kept" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"handoff: {reason}. Finished stages are kept" in said
+    assert said.count(STOPPING) == 1
+    assert said.index(STOPPING) < said.index("handoff: ")
     for name in ("first", "second"):
         assert (tmp_path / name / CLEANED).exists(), f"{name} was not ended cleanly"
     begun, cleaned = ((tmp_path / "third" / name).exists() for name in (BEGUN, CLEANED))

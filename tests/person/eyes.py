@@ -61,9 +61,9 @@ class Camera:
         return ray / np.linalg.norm(ray)
 
     def pixel(self, point: np.ndarray) -> np.ndarray:
-        """(2,) column and row of a point (3,) [m]."""
-        right, up, back = self._rotation.T @ (point - self.position)
-        return self._middle - 0.5 + self._focal * np.array([right, -up]) / -back
+        """(..., 2) column and row of points (..., 3) [m]."""
+        right, up, back = np.moveaxis((point - self.position) @ self._rotation, -1, 0)
+        return self._middle - 0.5 + self._focal * np.stack([right, -up], axis=-1) / -back[..., None]
 
     def on_plane(self, pixel: np.ndarray, height: float) -> np.ndarray:
         """(3,) point of the horizontal plane at `height` [m] that a pixel shows."""

@@ -8,7 +8,8 @@ import pytest
 from flows.session.viewed_scene import SHOULDER
 from tests.person.eyes import Eyes, room
 from tests.person.hands import SLOW, Hands, Steering
-from tests.person.lockstep import attempts, shown
+from tests.person.lockstep import attempts, shown, shown_board
+from tests.person.tee import BoardEyes, PushT
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,24 @@ def test_hand_goal_and_cube_are_judged_within_a_centimetre(opengl: None, seed: i
     for judged, true in ((eyes.hand(), hand), (eyes.ball(), goal), (eyes.cube(0.02), cube)):
         assert judged is not None
         np.testing.assert_allclose(judged, true, atol=0.01)
+
+
+@pytest.mark.parametrize("seed", [2, 4])
+def test_tee_and_pusher_are_judged_within_a_few_millimetres(opengl: None, seed: int) -> None:
+    pictures, agent, pose = shown_board(seed)
+    eyes = BoardEyes()
+    # The second look begins where the first has ended.
+    eyes.look(pictures)
+    eyes.look(pictures)
+    assert eyes.tee is not None
+    assert eyes.pusher is not None
+    np.testing.assert_allclose(eyes.tee[:2], pose[:2], atol=0.004)
+    turned = (eyes.tee[2] - pose[2] + np.pi) % (2.0 * np.pi) - np.pi
+    assert abs(turned) < 0.05
+    np.testing.assert_allclose(eyes.pusher, agent, atol=0.008)
+    # In the dark nothing is judged, and the stick stays where it is.
+    dark = {name: np.zeros_like(picture) for name, picture in pictures.items()}
+    assert PushT().stick(dark) == (0.0, 0.0)
 
 
 def test_nothing_is_judged_without_pictures(opengl: None):

@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from real.arm import ArmFaultError, ArmState, PoseTarget, TorqueResponse
+from real.arm import ArmFaultError, ArmState, JointPositionTarget, PoseTarget, TorqueResponse
 from real.franka.slot import robot_slot
+from real.motion.action_space import Space
+from real.motion.stream import ActionAge, ReferenceStream, Stream, StreamConfig
 from robots.contract import Contract
 from robots.errors import HandoffError
 from robots.franka import find_robot
+from robots.interfaces import Clock
 from robots.spec import FieldSpec
 
 FR3 = find_robot("fr3")
@@ -37,6 +40,7 @@ class FakeArm:
         self.clock, self.pose, self.targets = clock, pose.copy(), []
         self.started = self.stopped = 0
         self.stuck = False
+        self.flange_T_ee = np.eye(4)
         self.fault_at: float | None = None
         clock.on_tick.append(self.follow)
 
@@ -61,14 +65,18 @@ class FakeArm:
             (),
         )
 
-    def torque_response(self, q: np.ndarray, axes: np.ndarray) -> TorqueResponse:
+    def torque_response(self, q: np.ndarray, axes: np.ndarray, along: np.ndarray) -> TorqueResponse:
         none = np.zeros((7, axes.shape[1]))
         return TorqueResponse(none, none, none, np.zeros((7, 7)), np.zeros((7, 7)))
 
     def start(self):
         self.started += 1
 
-    def set_target(self, target: PoseTarget):
+    def stream(self, clock: Clock, space: Space, config: StreamConfig, age: ActionAge) -> Stream:
+        return ReferenceStream(self, clock, space, config, self.flange_T_ee, age)
+
+    def set_target(self, target: PoseTarget | JointPositionTarget):
+        assert isinstance(target, PoseTarget)
         self.targets.append(target)
 
     def stop(self):

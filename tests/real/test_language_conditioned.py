@@ -110,7 +110,9 @@ def test_a_graph_that_has_no_place_for_words_is_refused(tmp_path):
 
 def test_a_machine_without_the_library_is_told_what_to_install(policy_file, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(HandoffError, match=r"pip install -e '\.\[vla\]', or tokenizers alone"):
+    with pytest.raises(
+        HandoffError, match=r"pip install -c constraints.txt -e '\.\[vla\]', or tokenizers alone"
+    ):
         OnnxPolicy(policy_file)
 
 

@@ -15,7 +15,14 @@ from robots.franka import RobotName
 from robots.interfaces import Observation, VecEnv
 from sim.make import TASKS, find_task
 from sim.vec_env import EngineVecEnv, VecEnvConfig
-from tests.sim.walk import make_walk, make_walk_in_workers, make_walk_of_all
+from tests.sim.servers.gym_hil import make_gym_hil, pick_up
+from tests.sim.servers.meta_world import go_to_goal, make_meta_world
+from tests.sim.walk import (
+    make_walk,
+    make_walk_in_server,
+    make_walk_in_workers,
+    make_walk_of_all,
+)
 
 OnEnd = Literal["reset", "freeze"]
 
@@ -99,6 +106,25 @@ def make_maniskill(
     return make_vec_env(config, num_envs)
 
 
+def make_maniskill_arm(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
+    """PickCube-v1 with the observations and actions of `pick_cube`."""
+    from sim.engines.maniskill_task import ManiSkillArm, ManiSkillConfig
+    from sim.make import EnvConfig, make_vec_env
+
+    arm = ManiSkillArm(
+        environment="PickCube-v1", bodies={"cube": "extra/obj_pose"}, goal="extra/goal_pos"
+    )
+    config = EnvConfig(
+        engine="maniskill",
+        task="pick_cube",
+        robot="panda",
+        on_end=on_end,
+        max_steps=max_steps,
+        maniskill=ManiSkillConfig(arm=arm),
+    )
+    return make_vec_env(config, num_envs)
+
+
 def go_to_the_goal(observation: Observation) -> np.ndarray:
     """The task reach moves its target by 2 cm per unit of action; a quarter of the way at a time
     does not overshoot."""
@@ -149,9 +175,26 @@ ENTRIES = [
     Entry("walk", make_walk, solve=walk_on),
     Entry("walk_of_all", make_walk_of_all, solve=walk_on),
     Entry("walk_in_workers", make_walk_in_workers, solve=walk_on, reuse=True),
+    Entry("walk_in_server", make_walk_in_server, solve=walk_on, reuse=True),
     Entry("gym_push_t_published", partial(make_push_t, None)),
     Entry("gym_push_t_pictures", partial(make_push_t, 96)),
     Entry("gym_push_t", make_gym_push_t),
+    Entry(
+        "gym_hil_pick_cube",
+        make_gym_hil,
+        solve=pick_up,
+        solve_steps=60,
+        reuse=True,
+        marks=(pytest.mark.peers, pytest.mark.needs("index"), pytest.mark.timeout(600)),
+    ),
+    Entry(
+        "metaworld_reach",
+        make_meta_world,
+        solve=go_to_goal,
+        solve_steps=120,
+        reuse=True,
+        marks=(pytest.mark.peers, pytest.mark.needs("index"), pytest.mark.timeout(600)),
+    ),
     Entry(
         "gym_fetch_reach",
         partial(make_fetch, "FetchReach-v4"),
@@ -176,6 +219,7 @@ ENTRIES = [
         )
         for task, *marks in (("PickCube-v1",), ("PegInsertionSide-v1", pytest.mark.nightly))
     ),
+    Entry("maniskill_arm_pick_cube", make_maniskill_arm, reuse=True, marks=(MANISKILL,)),
     # The T rests on many contacts, which PhysX need not resolve in the same order: its pose differs
     # in the last bit.
     Entry(

@@ -1,4 +1,4 @@
-"""A watch over what leaves a device."""
+"""Watches over a device: what leaves it, and what runs there."""
 
 from typing import Any
 
@@ -24,4 +24,16 @@ class Stays(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.name().split(".")[0] in LEAVES:
             self.left.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+class Operators(TorchDispatchMode):
+    """Collects the names of all operators of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name())
         return func(*args, **(kwargs or {}))

@@ -17,6 +17,7 @@ def test_the_streams_are_those_of_every_earlier_episode() -> None:
         "RANDOM_WALK": 4,
         "LEAVING": 6,
         "APPEARANCE": 7,
+        "DYNAMICS": 8,
     }
 
 

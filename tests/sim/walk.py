@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -103,3 +103,14 @@ def make_walk_in_workers(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv
 
     make = partial(make_walk, on_end=on_end, max_steps=max_steps)
     return worker_vec_env(make, num_envs, min(2, num_envs))
+
+
+def engine(task: str, num_envs: int, options: Mapping[str, Any]) -> WalkEngine:
+    """The engine of an environment server: `engine: tests.sim.walk`."""
+    return WalkEngine(num_envs, **options)
+
+
+def make_walk_in_server(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
+    from tests.sim.servers.served import served_walk
+
+    return served_walk(num_envs, on_end=on_end, max_steps=max_steps)

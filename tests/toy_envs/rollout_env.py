@@ -35,7 +35,11 @@ class ToyRolloutEnv:
         cost: Callable[[], np.ndarray] | None = None,
     ) -> None:
         self.toy_env, self.num_envs = toy_env, toy_env.num_envs
+        self.device = torch.device("cpu")
         self._see, self._discount, self._cost = see, discount, cost
+
+    def prepare(self) -> None:
+        """See `RolloutEnv.prepare`."""
 
     def begin(self) -> None:
         """See `RolloutEnv.begin`."""

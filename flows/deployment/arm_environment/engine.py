@@ -28,10 +28,11 @@ from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.tasks.task import Task
 
 if TYPE_CHECKING:
-    from real.franka.arm import FrankaArm
+    from real.driver.driven_arm import DrivenArm
+    from real.driver.driven_stream import DrivenStream
+    from real.driver.driver import Driver
     from real.franka.gripper import GripperTarget
     from real.motion.action_space import CartesianSteps
-    from real.motion.stream import ReferenceStream
     from sim.twin.twin import Twin
 
 FAULT = "arm_fault"
@@ -66,6 +67,7 @@ class TwinEngine(MujocoEngine):
         paced: bool,
         progress: Progress = no_progress,
     ) -> None:
+        from real.driver.driver import Driver
         from real.motion.force_guard import check_reflex
         from real.motion.stream import ticks_per_step
         from sim.twin.task_world import TaskWorld
@@ -90,8 +92,8 @@ class TwinEngine(MujocoEngine):
         """What ended the running episode, or the last one, if the arm did."""
         self._episode = ExitStack()
         self._measured: Observation = {}
-        self._driver: FrankaArm | None = None
-        self._motion: tuple[CartesianSteps, ReferenceStream] | None = None
+        self._arm: DrivenArm | None = None
+        self._motion: tuple[CartesianSteps, DrivenStream] | None = None
         self._gripper: GripperTarget | None = None
         self._held = ExitStack()
         with ExitStack() as stack:
@@ -101,15 +103,15 @@ class TwinEngine(MujocoEngine):
             settings = replace(arm.twin, cpu=stack.enter_context(processor_for_twin()))
             world = partial(TaskWorld, task.name, robot)
             self._twin: Twin = stack.enter_context(start_twin(settings, world))
+            self._driver: Driver = stack.enter_context(Driver())
             self._held = stack.pop_all()
         self._clock = _clock(self._twin, paced=paced)
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
         """See `Engine.reset`: places the objects, connects, and takes control of the arm."""
-        from real.franka.arm import FrankaArm
+        from flows.session.simulated_arm import arm_of_twin
         from real.franka.gripper import GripperTarget
         from real.motion.action_space import CartesianSteps
-        from real.motion.stream import ReferenceStream
 
         self._end_episode()
         super().reset(env_ids, seeds)
@@ -126,12 +128,13 @@ class TwinEngine(MujocoEngine):
                     stack.enter_context(device), self.period, robot.gripper
                 )
             settings = replace(options.arm, host=options.twin.host, robot=robot.config_name)
-            arm = FrankaArm(settings, twin, twin.wait_for_motion)
-            self._driver = stack.enter_context(arm)
+            arm = arm_of_twin(self._driver, settings, options.twin, twin)
+            self._arm = stack.enter_context(arm)
             space = CartesianSteps(self._contract(), arm.preflight().base_T_ee, robot)
             arm.start()
             limits = replace(options.stream, governor=space.governed(options.stream.governor))
-            motion = ReferenceStream(arm, self._clock, space, limits, arm.flange_T_ee)
+            # An action comes when the learner has decided, so that none is too old.
+            motion = arm.stream(self._clock, space, limits, None)
             self._motion = (space, motion)
             self._episode = stack.pop_all()
         self._look()
@@ -205,7 +208,7 @@ class TwinEngine(MujocoEngine):
         """Executes an action (A,) for one control period."""
         assert self._motion is not None, "reset comes first"
         space, motion = self._motion
-        motion.set_target(space.next_target(action, motion.point.target, motion.measured))
+        motion.set_target(space.next_target(action, motion.target, motion.last.measured))
         if self._gripper is not None:
             self._gripper.apply(float(action[-1]))
         for _ in range(self._ticks):
@@ -216,13 +219,13 @@ class TwinEngine(MujocoEngine):
         """Takes over what the arm measures, and the state of the simulated scene."""
         assert self._motion is not None
         space, motion = self._motion
-        self._measured = dict(space.proprioception(motion.state, motion.point.target))
+        self._measured = dict(space.proprioception(motion.last.state, motion.target))
         opening = self._target[0, -1:]
         if self._gripper is not None and self.fault is None:
             self._measured |= self._gripper.observation()
             opening = np.asarray(self._measured["width_target"], float)
         qpos, qvel, goal = self._twin.call("scene_state")
-        target = np.concatenate([space.pose(motion.point.target), opening])
+        target = np.concatenate([space.pose(motion.target), opening])
         self.show(0, qpos, qvel, target, goal)
         if self._earlier.shape[1]:
             # The picture that is observed is the oldest.
@@ -232,14 +235,14 @@ class TwinEngine(MujocoEngine):
 
     def _end_episode(self) -> None:
         """Brings the arm to rest and disconnects; recovers it after a fault."""
-        driver = self._driver
-        self._driver = None
-        if driver is not None and self.fault is not None:
+        arm = self._arm
+        self._arm = None
+        if arm is not None and self.fault is not None:
             # The next connection finds out whether it is still in trouble.
             with suppress(HandoffError):
-                driver.recover()
+                arm.recover()
         self._episode.close()
-        if driver is not None and self.fault is not None:
+        if arm is not None and self.fault is not None:
             self._twin.advance(AFTER_FAULT)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from flows.deployment.config import ResetConfig
 from flows.deployment.safety import LONGEST, check_real, is_real
 from flows.deployment.session_tables.hosts import HostOptions
 from flows.session.simulated_arm import COLLISION_FORCE, IMPEDANCE, STEP_LIMITS
@@ -76,6 +77,8 @@ class DemonstrationSession:
     """Codec of the recorded pictures; None keeps them as arrays without loss."""
     takeover: TakeoverConfig = field(default_factory=TakeoverConfig)
     """Scaling and axes of the person's motion."""
+    reset: ResetConfig = field(default_factory=ResetConfig)
+    """What the person is asked to do between two episodes, and bounds of hand guiding."""
     hold_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 60.0
     """Longest robot time for which one episode may be held still under control [s]."""
     loop: LoopConfig = field(
@@ -117,6 +120,7 @@ def check_demonstrations(session: DemonstrationSession) -> None:
     check_data_sheet(session.arm, robot)
     check_reflex(session.loop.force, session.arm)
     check_actions("steps", session.steps, robot)
+    robot.check_per_joint("reset.guiding.damping", session.reset.guiding.damping)
     for name, camera in session.cameras.items():
         check_camera(name, camera)
     if session.start is not None:

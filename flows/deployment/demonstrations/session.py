@@ -20,7 +20,6 @@ from flows.deployment.arms import (
     held_for_session,
     recovered,
     require_simulator,
-    wait_for_resume,
 )
 from flows.deployment.cameras.pictures import ArmPictures, age_limits
 from flows.deployment.demonstrations.config import (
@@ -30,7 +29,8 @@ from flows.deployment.demonstrations.config import (
     demonstration_contract,
     host_options,
 )
-from flows.deployment.session_tables.hosts import GripperHost, RealHost, simulated_host
+from flows.deployment.session_tables.hosts import GripperHost, real_host, simulated_host
+from flows.deployment.session_tables.reset_phase import ResetPhase
 from flows.reports.dataset_text import counted
 from flows.session.arm_supervisor import ArmSupervisor
 from flows.session.config import HilEnvConfig
@@ -99,7 +99,7 @@ def record_at_arm(
     seconds = session.longest_episode + SPARE_SECONDS
     session = replace(session, arm=replace(session.arm, record_seconds=seconds))
     out.mkdir(parents=True, exist_ok=True)
-    kind: Host = RealHost.kind if session.host else "twin"
+    kind: Host = "real" if session.host else "twin"
     _check_hosts(out / DROPPED, kind)
     recorded = _check_hosts(out / DEMOS, kind)
     if recorded >= episodes:
@@ -184,12 +184,12 @@ def _open(
     for store in (demos, dropped):
         recover_interrupted(store, into=dropped, log=say)
     options = host_options(session)
-    host: GripperHost = RealHost(options)
     if not session.host:
         env = HilEnvConfig(task=task, robot=session.arm.robot)
         # Cameras of the session take the place of drawn ones.
         stack.enter_context(scene_viewer(env, opened, images=not session.cameras))
-        host = stack.enter_context(simulated_host(options, task))
+    provided = real_host(options) if session.host else simulated_host(options, task)
+    host: GripperHost = stack.enter_context(provided)
     recorder = _Recorder(session, contract, host, pictures, (demos, dropped), person)
     recorder.calibration = calibration
     stack.enter_context(closing(recorder.supervisor))
@@ -261,6 +261,7 @@ class _Recorder:
             drawn=host.scene() is not None,
             still=True,
         )
+        self._reset = ResetPhase(host, self.supervisor, session.reset, session.loop.fence)
 
     def next_episode(self, say: Callable[[str], None]) -> bool:
         """Waits for the person, records an episode and reports it; returns False when the session
@@ -273,12 +274,12 @@ class _Recorder:
         # The person sees the start before they let the arm move.
         self._host.place(start)
         self.supervisor.show()
-        if not wait_for_resume(supervision):
-            return False
         try:
+            if not self._reset.await_start():
+                return False
             record = self._run(start)
         except HandoffError as fault:
-            return recovered(fault, self.supervisor, self._host.arm().config, say)
+            return recovered(fault, self.supervisor, self._host.arm(), say)
         if supervision.stopped:
             return False
         if record is not None:
@@ -288,8 +289,6 @@ class _Recorder:
                 f"{record.end - record.begin:.1f} s; "
                 f"{counted(self.demos.num_episodes, 'demonstration')}"
             )
-        if self._host.manual_reset:
-            self.supervisor.hold("Place the objects, then resume.")
         return True
 
     def _run(self, seed: int) -> LoopRecord | None:
@@ -329,7 +328,6 @@ class _Recorder:
                     observe,
                     loop,
                     space=space,
-                    flange_T_ee=arm.flange_T_ee,
                     seed=seed,
                     gripper=gripper,
                     record=record,

@@ -6,6 +6,8 @@ episode is over.
 - `gripper_table`: the table of any other task, whose arm has a gripper.
 - `hosts`: a simulated and a real arm with a gripper.
 - `open_table`: opens the table of a policy.
+- `reset_phase`: home, hand guiding and the person's start between two episodes.
 - `supervised_run`: a policy at a table with a person beside it, one episode after another.
+- `tracked_objects`: what trackers and constants must provide, and `--tracker`.
 - `replayed_run`: recorded actions in the policy's place, compared with the recorded motion.
 """

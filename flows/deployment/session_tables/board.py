@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from real.arm import ArmState
     from real.deploy.loop import LoopConfig
     from real.deploy.supervision import Supervision
-    from real.franka.arm import FrankaArm
+    from real.driver.driven_arm import DrivenArm
+    from real.driver.driver import Driver
     from real.franka.gripper import FrankaGripper
     from real.motion.planar_space import Plane
     from robots.episodes.schema import EpisodeSchema
@@ -48,9 +49,14 @@ CLEARANCE = 0.10
 class ArmSetup(TableArm, Protocol):
     """An arm with a pusher, and the board."""
 
-    def ready(self, arm: FrankaArm, supervision: Supervision) -> bool:
+    def ready(self, arm: DrivenArm, supervision: Supervision) -> bool:
         """Moves the connected arm to the start of the episode; returns False if the person ends the
         session meanwhile."""
+        ...
+
+    def way_home(self, arm: DrivenArm) -> list[np.ndarray]:
+        """Returns the joint positions (J,) [rad] over which the connected arm comes to the
+        start."""
         ...
 
     def pose(self) -> np.ndarray:
@@ -65,20 +71,22 @@ class SimulatedSetup:
     kind: Host = "twin"
     manual_reset = False
 
-    def __init__(self, session: DeploySession, twin: Any) -> None:
+    def __init__(self, session: DeploySession, twin: Any, driver: Driver) -> None:
         self.robot = f"{session.arm.robot} twin"
         self._session = session
+        self._driver = driver
         self._twin = twin
+        self._start = np.array(session.start)
 
     def place(self, seed: int) -> None:
         """See `ArmSetup`."""
         from sim.tasks.push_t.geometry import initial_state
 
-        self._twin.call("reset", *initial_state(seed))
+        self._start = self._twin.call("reset", *initial_state(seed))
 
-    def arm(self) -> FrankaArm:
+    def arm(self) -> DrivenArm:
         """See `ArmSetup`."""
-        from real.franka.arm import FrankaArm
+        from flows.session.simulated_arm import arm_of_twin
 
         # A twin starts anew with every session, without the faults of the last one.
         settings = replace(
@@ -87,13 +95,19 @@ class SimulatedSetup:
             realtime="ignore",
             latch="connection",
         )
-        return FrankaArm(settings, self._twin, self._twin.wait_for_motion)
+        return arm_of_twin(self._driver, settings, self._session.twin, self._twin)
 
-    def ready(self, arm: FrankaArm, supervision: Supervision) -> bool:
+    def ready(self, arm: DrivenArm, supervision: Supervision) -> bool:
         """See `ArmSetup`: the simulated arm already is at the start."""
         return True
 
-    def clock(self, arm: FrankaArm) -> Clock:
+    def way_home(self, arm: DrivenArm) -> list[np.ndarray]:
+        """See `ArmSetup`: to where the reset has put the pusher."""
+        from real.motion.planar_space import Plane
+
+        return _way(Plane(self._session.plane), arm, self._start)
+
+    def clock(self, arm: DrivenArm) -> Clock:
         """See `ArmSetup`."""
         from real.clock import PacedClock
 
@@ -164,7 +178,7 @@ class BoardTable(SessionTable):
         if not self.manual_reset:
             self._pose = self._setup.pose()
 
-    def arm(self) -> FrankaArm:
+    def arm(self) -> DrivenArm:
         """See `SessionTable`."""
         return self._setup.arm()
 
@@ -173,16 +187,24 @@ class BoardTable(SessionTable):
         return nullcontext()
 
     def ready(
-        self, arm: FrankaArm, gripper: FrankaGripper | None, supervision: Supervision
+        self, arm: DrivenArm, gripper: FrankaGripper | None, supervision: Supervision
     ) -> bool:
         """See `SessionTable`."""
         return self._setup.ready(arm, supervision)
 
-    def clock(self, arm: FrankaArm) -> Clock:
+    def way_home(self, arm: DrivenArm) -> list[np.ndarray]:
+        """See `SessionTable`: up, across above the objects, and down."""
+        return self._setup.way_home(arm)
+
+    def follow(self, state: ArmState) -> None:
+        """See `SessionTable`."""
+        self._q = state.q
+
+    def clock(self, arm: DrivenArm) -> Clock:
         """See `SessionTable`."""
         return self._setup.clock(arm)
 
-    def motion(self, arm: FrankaArm) -> tuple[Plane, LoopConfig]:
+    def motion(self, arm: DrivenArm) -> tuple[Plane, LoopConfig]:
         """See `SessionTable`: positions on the board."""
         self._scene = PushTScene(self._setup.pose, self._plane)
         return self._plane, slowed_loop(self._session.loop, self._session.speed)
@@ -222,6 +244,7 @@ class BoardTable(SessionTable):
 @contextmanager
 def simulated_setup(session: DeploySession) -> Iterator[ArmSetup]:
     """Runs a simulated arm in a separate process while the context lasts."""
+    from real.driver.driver import Driver
     from sim.twin.push_t_world import PushTWorld
     from sim.twin.twin import start_twin
 
@@ -229,8 +252,9 @@ def simulated_setup(session: DeploySession) -> Iterator[ArmSetup]:
     with (
         processor_for_twin() as cpu,
         start_twin(replace(session.twin, cpu=cpu), world) as twin,
+        Driver() as driver,
     ):
-        yield SimulatedSetup(session, twin)
+        yield SimulatedSetup(session, twin, driver)
 
 
 class RealSetup:
@@ -239,45 +263,37 @@ class RealSetup:
     kind: Host = "real"
     manual_reset = True
 
-    def __init__(self, session: DeploySession, pose: Callable[[], np.ndarray]) -> None:
+    def __init__(
+        self, session: DeploySession, pose: Callable[[], np.ndarray], driver: Driver
+    ) -> None:
         from real.motion.planar_space import Plane
-        from sim.tasks.push_t.geometry import Q_BOARD_CENTRE
 
         self.robot = f"{session.arm.robot} at {session.host}"
         self._settings = replace(session.arm, host=session.host)
+        self._driver = driver
         self.pose = pose
         self._plane = Plane(session.plane)
         self._start = np.array(session.start)
-        self._q_centre = Q_BOARD_CENTRE
         self._fence = session.loop.fence
 
     def place(self, seed: int) -> None:
         """See `ArmSetup`: does nothing, a person has placed the objects."""
 
-    def arm(self) -> FrankaArm:
+    def arm(self) -> DrivenArm:
         """See `ArmSetup`."""
-        from real.franka.arm import FrankaArm
+        from real.driver.driven_arm import DrivenArm
 
-        return FrankaArm(self._settings)
+        return DrivenArm(self._driver, self._settings)
 
-    def ready(self, arm: FrankaArm, supervision: Supervision) -> bool:
-        """See `ArmSetup`: moves up, across above the objects, and down; pauses when the person
-        pauses."""
-        current = self._plane.position(arm.state().base_T_ee)
-        q, way = self._q_centre, []
-        for xy, lift in (
-            (current, 0.03),
-            (current, CLEARANCE),
-            (self._start, CLEARANCE),
-            (self._start, 0.03),
-            (self._start, 0.0),
-        ):
-            flange = self._plane.pose(xy, lift) @ np.linalg.inv(arm.flange_T_ee)
-            q = inverse_kinematics(arm.robot, flange, q)
-            way.append(q)
-        return move_supervised(arm, way, supervision, self._fence)
+    def ready(self, arm: DrivenArm, supervision: Supervision) -> bool:
+        """See `ArmSetup`: pauses when the person pauses."""
+        return move_supervised(arm, self.way_home(arm), supervision, self._fence)
 
-    def clock(self, arm: FrankaArm) -> Clock:
+    def way_home(self, arm: DrivenArm) -> list[np.ndarray]:
+        """See `ArmSetup`."""
+        return _way(self._plane, arm, self._start)
+
+    def clock(self, arm: DrivenArm) -> Clock:
         """See `ArmSetup`."""
         return arm.clock
 
@@ -292,6 +308,26 @@ class RealSetup:
         raise no_simulated_cameras(sensors)
 
 
+def _way(plane: Plane, arm: DrivenArm, start: np.ndarray) -> list[np.ndarray]:
+    """The way of a connected arm to a position `start` (2,) of its pusher [m], board frame: up,
+    across above the objects, and down."""
+    from sim.tasks.push_t.geometry import Q_BOARD_CENTRE
+
+    current = plane.position(arm.state().base_T_ee)
+    q, way = Q_BOARD_CENTRE, []
+    for xy, lift in (
+        (current, 0.03),
+        (current, CLEARANCE),
+        (start, CLEARANCE),
+        (start, 0.03),
+        (start, 0.0),
+    ):
+        flange = plane.pose(xy, lift) @ np.linalg.inv(arm.flange_T_ee)
+        q = inverse_kinematics(arm.robot, flange, q)
+        way.append(q)
+    return way
+
+
 @contextmanager
 def real_setup(session: DeploySession) -> Iterator[ArmSetup]:
     """Provides the arm at `session.host` while the context lasts.
@@ -300,10 +336,13 @@ def real_setup(session: DeploySession) -> Iterator[ArmSetup]:
         HandoffError: no tracker is configured.
     """
     from real.deploy.object_tracker import RemoteTracker
+    from real.deploy.tracked_field import board_field
+    from real.driver.driver import Driver
 
     if not session.tracker.uri:
         raise HandoffError(
             "deploy: a real arm needs a tracker of the T: add --tracker ws://host:port, see docs/guides/deploying.md."
         )
-    with RemoteTracker(session.tracker) as tracker:
-        yield RealSetup(session, tracker.pose)
+    fields = [board_field(session.tracker)]
+    with RemoteTracker(session.tracker, fields) as tracker, Driver() as driver:
+        yield RealSetup(session, partial(tracker.read, "pose"), driver)

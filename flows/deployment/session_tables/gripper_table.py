@@ -1,11 +1,10 @@
-"""The table of any task but push-T in a session: an arm with a gripper moves by steps of its
-pose."""
+"""The table of any task but push-T in a session: an arm with a gripper moves by steps of its pose,
+or of its joints."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flows.deployment.config import DeployTaskSession
@@ -15,27 +14,27 @@ from flows.deployment.session_tables.session_table import (
     SessionTable,
     slowed_loop,
 )
-from flows.deployment.task_table import SCENE, has_gripper
+from flows.deployment.task_table import SCENE
 from robots.contract import Contract
 from robots.control.actions import CartesianDelta, with_gripper
 from robots.control.proprioception import DERIVED, proprioception_fields
-from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.franka.robot import Robot
 from robots.interfaces import Clock, Observation
 from robots.language.text import INSTRUCTION, encode, text_field
-from robots.spec import ActionSpec, FieldSpec
+from robots.spec import FieldSpec
 from robots.wire.policy import pack
 
 if TYPE_CHECKING:
     import numpy as np
 
     from real.arm import ArmState
+    from real.deploy.field_trackers import FieldTrackers
     from real.deploy.loop import LoopConfig
     from real.deploy.supervision import Supervision
-    from real.franka.arm import FrankaArm
+    from real.driver.driven_arm import DrivenArm
     from real.franka.gripper import FrankaGripper
-    from real.motion.action_space import CartesianSteps
+    from real.motion.action_space import Space
     from robots.episodes.schema import EpisodeSchema
     from sim.rendering.camera_clock import CameraClockConfig
 
@@ -52,10 +51,18 @@ class GripperTable(SessionTable):
         session: options of arm, limits and rates.
         contract: contract of the policy, checked by `check_contract`.
         host: the arm and what is on its table.
+        trackers: what observes the objects in the host's place, where the session has trackers.
     """
 
-    def __init__(self, session: DeployTaskSession, contract: Contract, host: GripperHost) -> None:
-        from real.deploy.person_motion import StepMotion
+    def __init__(
+        self,
+        session: DeployTaskSession,
+        contract: Contract,
+        host: GripperHost,
+        trackers: FieldTrackers,
+    ) -> None:
+        from real.deploy.person_motion import JointMotion, StepMotion
+        from real.motion.step_spaces import has_gripper, moves_joints
 
         self.robot = host.robot
         self.kind = host.kind
@@ -63,10 +70,19 @@ class GripperTable(SessionTable):
         self._session = session
         self._contract = contract
         self._host = host
+        self._trackers = trackers
         self._robot = find_robot(session.arm.robot)
-        self.spec = action_spec(contract, self._robot)
-        self.width_max = self._robot.gripper.width_max if has_gripper(contract) else None
-        self.person_motion = StepMotion(contract.action.shape[0], self.width_max)
+        grips = has_gripper(contract, self._robot)
+        self.width_max = self._robot.gripper.width_max if grips else None
+        # A person leads the gripper's pose, whatever the policy's actions move.
+        person = person_steps(contract)
+        spec = person.spec(self._robot)
+        self.spec = with_gripper(spec) if grips else spec
+        self.person_motion = (
+            JointMotion(contract, person, self._robot, self.width_max)
+            if moves_joints(contract)
+            else StepMotion(contract.action.shape[0], self.width_max)
+        )
         self._fields = {*object_fields(contract, self._robot)}
         self._sentence = session.instruction if contract.instruction else None
         self._solved = False
@@ -80,21 +96,27 @@ class GripperTable(SessionTable):
     def schema(self, pictures: Mapping[str, FieldSpec]) -> EpisodeSchema:
         """See `SessionTable`."""
         from real.deploy.episode_recorder import deploy_schema
+        from real.motion.step_spaces import num_coordinates
 
         contract, loop = self._contract, self._session.loop
         extra = {**self._scene_fields(), **pictures}
         if contract.instruction and (self._sentence or INSTRUCTION in self._host.objects()):
             extra[INSTRUCTION] = SENTENCE
-        axes = len(steps_of(contract).axes)
         return deploy_schema(
-            contract, extra, loop, self._robot, "base", supervised=True, coordinates=axes
+            contract,
+            extra,
+            loop,
+            self._robot,
+            "base",
+            supervised=True,
+            coordinates=num_coordinates(contract, self._robot),
         )
 
     def place(self, seed: int) -> None:
         """See `SessionTable`."""
         self._host.place(seed)
 
-    def arm(self) -> FrankaArm:
+    def arm(self) -> DrivenArm:
         """See `SessionTable`."""
         return self._host.arm()
 
@@ -103,29 +125,41 @@ class GripperTable(SessionTable):
         return self._host.gripper()
 
     def ready(
-        self, arm: FrankaArm, gripper: FrankaGripper | None, supervision: Supervision
+        self, arm: DrivenArm, gripper: FrankaGripper | None, supervision: Supervision
     ) -> bool:
         """See `SessionTable`."""
         return self._host.ready(arm, gripper, supervision)
 
-    def clock(self, arm: FrankaArm) -> Clock:
+    def way_home(self, arm: DrivenArm) -> list[np.ndarray]:
+        """See `SessionTable`: up, and to the joint positions of the start."""
+        return self._host.way_home(arm)
+
+    def follow(self, state: ArmState) -> None:
+        """See `SessionTable`."""
+        self._host.follow(state)
+
+    def clock(self, arm: DrivenArm) -> Clock:
         """See `SessionTable`."""
         return self._host.clock(arm)
 
-    def motion(self, arm: FrankaArm) -> tuple[CartesianSteps, LoopConfig]:
-        """See `SessionTable`: steps of the end effector's pose, within the workspace of these
-        steps."""
-        from real.motion.action_space import CartesianSteps
+    def motion(self, arm: DrivenArm) -> tuple[Space, LoopConfig]:
+        """See `SessionTable`: steps of the end effector's pose or of the joints, within their
+        workspace."""
+        from real.motion.step_spaces import step_space
 
         self._solved = False
         loop = slowed_loop(self._session.loop, self._session.speed)
-        space = CartesianSteps(self._contract, arm.state().base_T_ee, self._robot)
-        return space, replace(loop, governor=space.governed(loop.governor))
+        return step_space(self._contract, arm.state(), self._robot, arm.flange_T_ee, loop)
 
     def observe(self, state: ArmState) -> Observation:
-        """See `SessionTable`: the objects of a simulated scene, and the instruction."""
+        """See `SessionTable`: the objects of a simulated scene, or as trackers observe them, and
+        the instruction."""
+        from real.motion.action_space import grasp_pose
+
         observed = self._host.objects()
         fields = {name: value for name, value in observed.items() if name in self._fields}
+        pose = grasp_pose(state.base_T_ee, self._robot.gripper.flange_R_grasp)
+        fields |= self._trackers.observe(pose)
         if self._sentence is not None:
             fields[INSTRUCTION] = encode([self._sentence], SENTENCE.shape[0])[0]
         elif self._contract.instruction and INSTRUCTION in observed:
@@ -169,42 +203,33 @@ class GripperTable(SessionTable):
         }
 
 
-def steps_of(contract: Contract) -> CartesianDelta:
-    """The steps of the contract's actions.
-
-    Raises:
-        HandoffError: the contract does not define them.
-    """
-    if not isinstance(contract.steps, CartesianDelta):
-        raise HandoffError(
-            f"deploy: the contract of {contract.task} does not say what a step is. Export the policy again; a task's "
-            "own steps are then part of it."
-        )
-    return contract.steps
-
-
-def action_spec(contract: Contract, robot: Robot) -> ActionSpec:
-    """The actions of the person's device: those of the policy."""
-    arm = steps_of(contract).spec(robot)
-    return with_gripper(arm) if has_gripper(contract) else arm
+def person_steps(contract: Contract) -> CartesianDelta:
+    """The steps of the gripper's pose by which a person leads an arm: those of the policy, or where
+    its actions move the joints, the usual ones."""
+    return contract.steps if isinstance(contract.steps, CartesianDelta) else CartesianDelta()
 
 
 def object_fields(contract: Contract, robot: Robot) -> list[str]:
     """Fields of the contract that neither the arm nor its gripper measures."""
-    own = {*proprioception_fields(robot, has_gripper(contract)), *DERIVED}
+    from real.motion.step_spaces import has_gripper
+
+    own = {*proprioception_fields(robot, has_gripper(contract, robot)), *DERIVED}
     return [name for name in contract.observation if name not in own]
 
 
 def host_options(session: DeployTaskSession, contract: Contract) -> HostOptions:
     """The options of the session's arm."""
+    from real.motion.step_spaces import has_gripper
+
+    robot = find_robot(session.arm.robot)
     return HostOptions(
         host=session.host,
         arm=session.arm,
         twin=session.twin,
-        gripper=session.gripper if has_gripper(contract) else None,
+        gripper=session.gripper if has_gripper(contract, robot) else None,
         start=session.start,
         lift=session.lift,
-        ceiling=steps_of(contract).high[2],
+        ceiling=person_steps(contract).high[2],
         fence=session.loop.fence,
     )
 

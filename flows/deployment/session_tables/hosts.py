@@ -25,8 +25,10 @@ from robots.franka.kinematics import inverse_kinematics
 from robots.interfaces import Clock, Observation
 
 if TYPE_CHECKING:
+    from real.arm import ArmState
     from real.deploy.supervision import Supervision
-    from real.franka.arm import FrankaArm
+    from real.driver.driven_arm import DrivenArm
+    from real.driver.driver import Driver
     from real.franka.config import FrankaConfig
     from real.franka.gripper import FrankaGripper, GripperDriverConfig
     from real.motion.fence import FenceConfig
@@ -66,10 +68,19 @@ class GripperHost(TableArm, Protocol):
         ...
 
     def ready(
-        self, arm: FrankaArm, gripper: FrankaGripper | None, supervision: Supervision
+        self, arm: DrivenArm, gripper: FrankaGripper | None, supervision: Supervision
     ) -> bool:
         """Moves the connected arm to the start; returns False if the person ends the session
         meanwhile."""
+        ...
+
+    def way_home(self, arm: DrivenArm) -> list[np.ndarray]:
+        """Returns the joint positions (J,) [rad] over which the connected arm comes to the
+        start."""
+        ...
+
+    def follow(self, state: ArmState) -> None:
+        """Takes the state of the arm between two episodes, for those who draw it."""
         ...
 
     def scene(self) -> dict[str, np.ndarray] | None:
@@ -95,29 +106,34 @@ class SimulatedHost:
         options: options of the arm.
         twin: the running twin, whose world is a `sim.twin.task_world.TaskWorld`.
         task: name of the task.
+        driver: the process that drives the arm.
     """
 
     kind: Host = "twin"
     manual_reset = False
 
-    def __init__(self, options: HostOptions, twin: Twin, task: str) -> None:
+    def __init__(self, options: HostOptions, twin: Twin, task: str, driver: Driver) -> None:
         self.robot = f"{options.arm.robot} twin"
+        self._driver = driver
         self._options = options
         self._twin = twin
         self._task = task
+        self._start = find_robot(options.arm.robot).q_home
 
     def place(self, seed: int) -> None:
         """See `GripperHost`: as the simulated environment of the task does."""
         self._twin.reset(seed)
+        qpos, _ = self._twin.call("scene")
+        self._start = qpos[: len(self._start)].copy()
 
-    def arm(self) -> FrankaArm:
+    def arm(self) -> DrivenArm:
         """See `GripperHost`."""
-        from real.franka.arm import FrankaArm
+        from flows.session.simulated_arm import arm_of_twin
 
         # A twin starts anew with every session, without the faults of the last one.
         host = self._options.twin.host
         settings = replace(self._options.arm, host=host, realtime="ignore", latch="connection")
-        return FrankaArm(settings, self._twin, self._twin.wait_for_motion)
+        return arm_of_twin(self._driver, settings, self._options.twin, self._twin)
 
     def gripper(self) -> AbstractContextManager[FrankaGripper | None]:
         """See `GripperHost`."""
@@ -128,12 +144,19 @@ class SimulatedHost:
         return gripper_of_twin(self._twin, options.twin.host, options.gripper, robot)
 
     def ready(
-        self, arm: FrankaArm, gripper: FrankaGripper | None, supervision: Supervision
+        self, arm: DrivenArm, gripper: FrankaGripper | None, supervision: Supervision
     ) -> bool:
         """See `GripperHost`: the simulated arm already is at the start."""
         return True
 
-    def clock(self, arm: FrankaArm) -> Clock:
+    def way_home(self, arm: DrivenArm) -> list[np.ndarray]:
+        """See `GripperHost`: to where the reset has put the arm."""
+        return _way(self._options, arm, self._start)
+
+    def follow(self, state: ArmState) -> None:
+        """See `GripperHost`: the scene is read from the simulation."""
+
+    def clock(self, arm: DrivenArm) -> Clock:
         """See `GripperHost`."""
         from real.clock import PacedClock
 
@@ -169,23 +192,25 @@ class RealHost:
 
     Args:
         options: options of the arm, with its address.
+        driver: the process that drives the arm.
     """
 
     kind: Host = "real"
     manual_reset = True
 
-    def __init__(self, options: HostOptions) -> None:
+    def __init__(self, options: HostOptions, driver: Driver) -> None:
+        self._driver = driver
         self.robot = f"{options.arm.robot} at {options.host}"
         self._options = options
 
     def place(self, seed: int) -> None:
         """See `GripperHost`: does nothing, a person has placed the objects."""
 
-    def arm(self) -> FrankaArm:
+    def arm(self) -> DrivenArm:
         """See `GripperHost`."""
-        from real.franka.arm import FrankaArm
+        from real.driver.driven_arm import DrivenArm
 
-        return FrankaArm(replace(self._options.arm, host=self._options.host))
+        return DrivenArm(self._driver, replace(self._options.arm, host=self._options.host))
 
     @contextmanager
     def gripper(self) -> Iterator[FrankaGripper | None]:
@@ -201,20 +226,24 @@ class RealHost:
             yield gripper
 
     def ready(
-        self, arm: FrankaArm, gripper: FrankaGripper | None, supervision: Supervision
+        self, arm: DrivenArm, gripper: FrankaGripper | None, supervision: Supervision
     ) -> bool:
         """See `GripperHost`: opens the gripper, rises, and moves to the joint positions of
         the start; pauses when the person pauses."""
         if gripper is not None:
             gripper.set_width(arm.robot.gripper.width_max)
-        options, state = self._options, arm.state()
-        start = arm.robot.q_home if options.start is None else np.array(options.start)
-        risen = state.base_T_ee.copy()
-        risen[2, 3] = max(risen[2, 3], min(risen[2, 3] + options.lift, options.ceiling))
-        over = inverse_kinematics(arm.robot, risen @ np.linalg.inv(arm.flange_T_ee), state.q)
-        return move_supervised(arm, (over, start), supervision, options.fence)
+        return move_supervised(arm, self.way_home(arm), supervision, self._options.fence)
 
-    def clock(self, arm: FrankaArm) -> Clock:
+    def way_home(self, arm: DrivenArm) -> list[np.ndarray]:
+        """See `GripperHost`: up, and to the joint positions of the start."""
+        start = self._options.start
+        q = arm.robot.q_home if start is None else np.array(start)
+        return _way(self._options, arm, q)
+
+    def follow(self, state: ArmState) -> None:
+        """See `GripperHost`: nobody draws a real arm."""
+
+    def clock(self, arm: DrivenArm) -> Clock:
         """See `GripperHost`."""
         return arm.clock
 
@@ -241,6 +270,16 @@ class RealHost:
         raise no_simulated_cameras(sensors)
 
 
+def _way(options: HostOptions, arm: DrivenArm, start: np.ndarray) -> list[np.ndarray]:
+    """The way of a connected arm to the joint positions `start` (J,) [rad]: it rises first, so that
+    it touches nothing on the table."""
+    state = arm.state()
+    risen = state.base_T_ee.copy()
+    risen[2, 3] = max(risen[2, 3], min(risen[2, 3] + options.lift, options.ceiling))
+    over = inverse_kinematics(arm.robot, risen @ np.linalg.inv(arm.flange_T_ee), state.q)
+    return [over, start]
+
+
 @contextmanager
 def simulated_host(options: HostOptions, task: str) -> Iterator[SimulatedHost]:
     """Runs a simulated arm at the table of a task in a separate process while the context lasts.
@@ -248,6 +287,7 @@ def simulated_host(options: HostOptions, task: str) -> Iterator[SimulatedHost]:
     Raises:
         HandoffError: there is no such task, or its arm carries no gripper.
     """
+    from real.driver.driver import Driver
     from sim.twin.task_world import TaskWorld
     from sim.twin.twin import start_twin
 
@@ -255,5 +295,15 @@ def simulated_host(options: HostOptions, task: str) -> Iterator[SimulatedHost]:
     with (
         processor_for_twin() as cpu,
         start_twin(replace(options.twin, cpu=cpu), world) as twin,
+        Driver() as driver,
     ):
-        yield SimulatedHost(options, twin, task)
+        yield SimulatedHost(options, twin, task, driver)
+
+
+@contextmanager
+def real_host(options: HostOptions) -> Iterator[RealHost]:
+    """Provides the arm at the address of the options while the context lasts."""
+    from real.driver.driver import Driver
+
+    with Driver() as driver:
+        yield RealHost(options, driver)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from flows.deployment.config import DeploySession, DeployTaskSession
 from flows.deployment.session_tables.board import BoardTable, real_setup, simulated_setup
 from flows.deployment.session_tables.gripper_table import GripperTable, host_options
-from flows.deployment.session_tables.hosts import RealHost, simulated_host
+from flows.deployment.session_tables.hosts import real_host, simulated_host
 from flows.deployment.session_tables.session_table import SessionTable
 from robots.contract import Contract
 
@@ -28,16 +28,19 @@ def open_table(
         contract: contract of the policy.
 
     Raises:
-        HandoffError: no tracker for the board of a real arm, or a simulated task whose arm carries
-            no gripper.
+        HandoffError: no tracker for the board of a real arm, a tracker that sends nothing, or a
+            simulated task whose arm carries no gripper.
     """
+    from real.deploy.field_trackers import field_trackers
+
     if isinstance(session, DeploySession):
         with real_setup(session) if session.host else simulated_setup(session) as setup:
             yield BoardTable(session, contract, setup)
         return
     options = host_options(session, contract)
-    if session.host:
-        yield GripperTable(session, contract, RealHost(options))
-        return
-    with simulated_host(options, contract.task) as host:
-        yield GripperTable(session, contract, host)
+    provided = real_host(options) if session.host else simulated_host(options, contract.task)
+    with (
+        field_trackers(session.trackers, session.constants, contract) as trackers,
+        provided as host,
+    ):
+        yield GripperTable(session, contract, host, trackers)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from real.deploy.episode_recorder import LoopRecord
     from real.deploy.loop import LoopConfig
     from real.deploy.supervision import Supervision
-    from real.franka.arm import FrankaArm
+    from real.driver.driven_arm import DrivenArm
     from robots.episodes.store import EpisodeStore
     from robots.spec import FieldSpec
 
@@ -167,7 +167,7 @@ class ReplayedRun(SupervisedRun):
         """See `SupervisedRun.seed`: that of the recorded episode."""
         return self._recorded.seed
 
-    def prepared(self, arm: FrankaArm, supervision: Supervision) -> bool:
+    def prepared(self, arm: DrivenArm, supervision: Supervision) -> bool:
         """See `SupervisedRun.prepared`: moves to the recorded start."""
         q = self._recorded.q_start
         away = np.abs(arm.state().q - q).max() > AT_START

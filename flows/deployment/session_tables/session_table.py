@@ -14,11 +14,13 @@ from robots.errors import HandoffError
 from robots.interfaces import Clock, Observation
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from real.arm import ArmState
     from real.deploy.loop import LoopConfig
     from real.deploy.person_motion import PersonMotion
     from real.deploy.supervision import Supervision
-    from real.franka.arm import FrankaArm
+    from real.driver.driven_arm import DrivenArm
     from real.franka.gripper import FrankaGripper
     from real.motion.action_space import Space
     from robots.episodes.metadata.camera_calibration import CameraCalibration
@@ -73,11 +75,11 @@ class TableArm(Protocol):
         """Places the objects for the start with that seed, before the arm is connected."""
         ...
 
-    def arm(self) -> FrankaArm:
+    def arm(self) -> DrivenArm:
         """Returns the arm, not yet connected."""
         ...
 
-    def clock(self, arm: FrankaArm) -> Clock:
+    def clock(self, arm: DrivenArm) -> Clock:
         """Returns the robot's clock, which runs in real time."""
         ...
 
@@ -124,7 +126,7 @@ class SessionTable(ABC):
         arm a person has placed them."""
 
     @abstractmethod
-    def arm(self) -> FrankaArm:
+    def arm(self) -> DrivenArm:
         """Returns the arm, not yet connected."""
 
     @abstractmethod
@@ -133,17 +135,26 @@ class SessionTable(ABC):
 
     @abstractmethod
     def ready(
-        self, arm: FrankaArm, gripper: FrankaGripper | None, supervision: Supervision
+        self, arm: DrivenArm, gripper: FrankaGripper | None, supervision: Supervision
     ) -> bool:
         """Moves the connected arm to the start of the episode; returns False if the person ends the
         session meanwhile."""
 
     @abstractmethod
-    def clock(self, arm: FrankaArm) -> Clock:
+    def way_home(self, arm: DrivenArm) -> list[np.ndarray]:
+        """Returns the joint positions (J,) [rad] over which the connected arm comes to the start of
+        an episode."""
+
+    @abstractmethod
+    def follow(self, state: ArmState) -> None:
+        """Takes the state of the arm between two episodes, for those who draw it."""
+
+    @abstractmethod
+    def clock(self, arm: DrivenArm) -> Clock:
         """Returns the robot's clock, which runs in real time."""
 
     @abstractmethod
-    def motion(self, arm: FrankaArm) -> tuple[Space, LoopConfig]:
+    def motion(self, arm: DrivenArm) -> tuple[Space, LoopConfig]:
         """Returns the coordinates of the policy's actions from where the arm is, with rates and
         limits of the loop; begins an episode."""
 

@@ -18,6 +18,7 @@ from flows.deployment.deployed_episode import (
     episode_outcome,
 )
 from flows.deployment.safety import is_real
+from flows.deployment.session_tables.reset_phase import ResetPhase
 from flows.deployment.session_tables.session_table import SessionPictures, SessionTable
 from flows.session.arm_supervisor import ArmSupervisor
 from flows.session.hints import LIMITS
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from real.deploy.loop import LoopConfig
     from real.deploy.onnx_policy import OnnxPolicy
     from real.deploy.supervision import Supervision
-    from real.franka.arm import FrankaArm
+    from real.driver.driven_arm import DrivenArm
     from robots.episodes.store import EpisodeStore
 
 
@@ -77,6 +78,7 @@ class SupervisedRun:
         )
         """Comparison of the pictures with those of the training."""
         self.supervisor = supervisor
+        self._reset = ResetPhase(table, supervisor, session.reset, session.loop.fence)
 
     def next_episode(self, say: Callable[[str], None]) -> bool:
         """Waits for the person, runs an episode and reports its outcome; returns False when the
@@ -89,25 +91,23 @@ class SupervisedRun:
         # The person sees the start before they let the arm move.
         self._place(seed)
         self.supervisor.show()
-        if not wait_for_resume(supervision) or not self._confirmed(say):
-            return False
         try:
+            if not self._reset.await_start() or not self._confirmed(say):
+                return False
             episode = self.run(seed)
         except HandoffError as fault:
-            return recovered(fault, self.supervisor, table.arm().config, say)
+            return recovered(fault, self.supervisor, table.arm(), say)
         if supervision.stopped:
             return False
         if episode.recorded:
             say(f"episode {self._store.num_episodes}: {episode.summary}")
-        if table.manual_reset:
-            self.supervisor.hold("Place the objects, then resume.")
         return True
 
     def seed(self, start: int) -> int:
         """Returns the seed of a start, which places the simulated objects."""
         return self._session.first_seed + start
 
-    def prepared(self, arm: FrankaArm, supervision: Supervision) -> bool:
+    def prepared(self, arm: DrivenArm, supervision: Supervision) -> bool:
         """Moves the arm once the table has brought it to its start; returns False if the person
         ends the session meanwhile."""
         return True
@@ -164,7 +164,6 @@ class SupervisedRun:
                     observe,
                     self.loop(loop),
                     space=space,
-                    flange_T_ee=arm.flange_T_ee,
                     seed=seed,
                     gripper=gripper,
                     stop=table.is_over,

@@ -31,7 +31,7 @@ from flows.deployment.approval import (
 )
 from flows.orchestration.approvals import ITEM, give_answer
 from robots.errors import HandoffError
-from robots.html_page import head, table
+from robots.html_page import FOOT, head, table
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -160,6 +160,7 @@ class ApprovalsPage:
                 lines += self._question(run, folder, mine, problem if mine else "")
             except HandoffError as error:
                 lines.append(f"<p role='alert'>{html.escape(f'{run}: {error}')}</p>")
+        lines.append(FOOT)
         return HTMLResponse("\n".join(lines), status_code=status, headers=HEADERS)
 
     def _question(

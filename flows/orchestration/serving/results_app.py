@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.deployment.approval import Means, waiting_runs
+from robots.html_page import FOOT, head
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -107,5 +108,6 @@ def _file_or_list(root: Path, request: Request) -> Response:
         f"<li><a href='{html.escape(link, quote=True)}'>{html.escape(text)}</a>"
         for link, text in links.items()
     )
-    page = f"<!doctype html><title>{html.escape(path.name)}</title><ul>{rows}</ul>"
+    name = "Results" if path == root else path.name
+    page = f"{head(name)}<h1>{html.escape(name)}</h1><ul>{rows}</ul>{FOOT}"
     return HTMLResponse(page, headers=FILE_HEADERS)

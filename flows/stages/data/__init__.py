@@ -12,4 +12,5 @@
 - `split`: writes one part of the episodes.
 - `merge`: merges several stores into one.
 - `excite`: records exciting motions of a simulated arm.
+- `excite_arm`: records them at the twin, behind the robot's network protocol.
 """

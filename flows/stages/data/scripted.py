@@ -1,4 +1,5 @@
-"""Stage `scripted`: records demonstrations of a simulated task by its scripted expert in MuJoCo."""
+"""Stage `scripted`: records demonstrations of a simulated task by its scripted expert, in MuJoCo or
+in another simulator."""
 
 from __future__ import annotations
 
@@ -38,6 +39,14 @@ def run(
     if config.phrasing is not None:
         task = with_phrasing(task, config.phrasing)
     options = config.demonstrate
+    if dynamics is not None and options.simulator is not None:
+        raise HandoffError(
+            "scripted: the input 'dynamics' is for MuJoCo. Remove demonstrate.simulator, or set its entry dynamics."
+        )
+    if options.simulator is not None and (config.instruction, config.phrasing) != (None, None):
+        raise HandoffError(
+            "scripted: instruction and phrasing are for MuJoCo. Set them in demonstrate.simulator, or remove it."
+        )
     if dynamics is not None:
         mujoco = replace(options.mujoco, dynamics=read_dynamics(dynamics))
         options = replace(options, mujoco=mujoco)

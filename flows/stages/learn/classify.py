@@ -18,7 +18,7 @@ from robots.errors import HandoffError
 from robots.interfaces import Observation, PolicyInput, Progress
 
 if TYPE_CHECKING:
-    from flows.session.episodes import EpisodeLoop
+    from flows.session.episodes import EpisodeLoop, EpisodeOutcome
     from robots.episodes.episode_writer import EpisodeWriter
     from robots.episodes.metadata.episode_metadata import EpisodeOrigin
     from robots.episodes.store import EpisodeStore
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 TELEMETRY = TRAINING_TELEMETRY
 
 MAX_EPISODES = 500
-"""Maximum number of demonstrations recorded to collect success states."""
+"""Maximum number of demonstrations recorded to collect success states; the stage then ends with an
+error, and goes on from them when it is run again with fewer `positives`."""
 COMMIT_BYTES = 2**18
 """Size of a group of episodes that is committed at once [bytes]: a few dozen, which are quickly
 recorded again."""
@@ -76,20 +77,17 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
     """Records demonstrations and policy episodes, resuming an interrupted attempt; returns their
     numbers and those of success states."""
     from flows.session.environment import (
-        make_operator,
         make_session_env,
         policy_digest,
         session_origin,
         session_schema,
-        still_policy,
     )
     from flows.session.episodes import EpisodeLoop
     from robots.episodes.corrections import open_corrections
     from sim.recording.hard_negatives import LEAVES, ROUNDS, leaving_expert, random_walk
     from sim.recording.simulated_operator import OperatorConfig, SimulatedOperator
 
-    # One environment for people and policies, one with more time for the expert that leaves
-    # success.
+    # One environment for policies, one with more time for the expert that leaves success.
     env, engine = make_session_env(config.env, on_end="freeze", ignore_success=True)
     longer = replace(config.env, max_steps=env.max_steps + 3 * LEAVES * ROUNDS)
     leaving_env, leaving_engine = make_session_env(longer, on_end="freeze", ignore_success=True)
@@ -99,14 +97,7 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
             open_corrections(out / "solved.zarr", schema) as solved,
             open_corrections(out / "policy.zarr", schema) as policy_store,
         ):
-            # Demonstrations, for success states.
-            with closing(make_operator(config.operator, engine, demonstrates=True)) as person:
-                live = config.operator.kind != "simulated"
-                pace = config.operator.speed if live else 0.0
-                origin = session_origin(config.env, engine, "demonstration", live=live)
-                still = still_policy(env.action_spec, engine.task.robot)
-                session = EpisodeLoop(env, person, still, pace=pace, linger=config.linger)
-                positives = _demonstrate(config, origin, session, solved, progress)
+            positives = _success_states(config, solved, progress)
             # Policy episodes. A clone that rarely succeeds would leave no successes to evaluate on,
             # so it is corrected in some of them.
             operators = {
@@ -148,29 +139,79 @@ def _collect(config: ClassifyConfig, clone: Path, out: Path, progress: Progress)
                 "demonstrations": solved.num_episodes,
                 "policy_episodes": policy_store.num_episodes,
                 "positives": positives,
+                "positives_labelled": _labelled(solved),
+                "contradicted": _contradicted(solved),
                 "policy_positives": _positives(policy_store),
             }
 
 
-def _demonstrate(
-    config: ClassifyConfig,
-    origin: EpisodeOrigin,
-    session: EpisodeLoop,
-    store: EpisodeStore,
-    progress: Progress,
-) -> int:
-    """Records demonstrations until there are enough success states; returns the number of these."""
-    number, positives = store.num_episodes, _positives(store)
-    with store.writer(COMMIT_BYTES) as writer:
+def _success_states(config: ClassifyConfig, store: EpisodeStore, progress: Progress) -> int:
+    """Records demonstrations until there are enough success states; returns the number of these.
+
+    Raises:
+        HandoffError: too few success states after `MAX_EPISODES`, or the person stopped.
+    """
+    from flows.session.environment import (
+        hold,
+        inform,
+        make_operator,
+        make_session_env,
+        session_origin,
+        still_policy,
+    )
+    from flows.session.episodes import EpisodeLoop
+
+    # A person needs more time than a policy.
+    live = config.operator.kind != "simulated"
+    seconds = config.operator.seconds if live else None
+    env, engine = make_session_env(
+        config.env, on_end="freeze", ignore_success=True, seconds=seconds
+    )
+    with (
+        closing(env),
+        closing(
+            make_operator(
+                config.operator,
+                engine,
+                demonstrates=True,
+                stage="success states",
+                max_steps=env.max_steps,
+            )
+        ) as person,
+        store.writer(COMMIT_BYTES) as writer,
+    ):
+
+        def object_to_label(why: str) -> None:
+            hold(person, why)
+            progress(positives, config.positives, why)
+
+        origin = session_origin(config.env, engine, "demonstration", live=live)
+        session = EpisodeLoop(
+            env,
+            person,
+            still_policy(env.action_spec, engine.task.robot),
+            pace=config.operator.speed if live else 0.0,
+            linger=config.linger,
+            label_linger=config.linger if live else 0,
+            object_to_label=object_to_label if live else None,
+        )
+        number = store.num_episodes
+        positives = _positives(store)
+        labelled = _labelled(store)
+        counted = f"the simulator's success, or your label: {config.linger} states each"
         while positives < config.positives:
             if number >= MAX_EPISODES:
                 raise HandoffError(
                     f"classifier: {positives} success states after {number} episodes, expected {config.positives}. "
-                    "Does the success condition last longer than one step?"
+                    "Does the success condition last longer than one step, or are labels of success missing? Lower "
+                    "`positives` to go on with these."
                 )
             progress(positives, config.positives, "success states")
-            seed = config.first_seed + number
-            positives += _record(origin, session, store, writer, seed)
+            counts = f"{positives} of {config.positives}, {labelled} from labels"
+            inform(person, {"success states": counts, "what counts": counted})
+            outcome = _record(origin, session, store, writer, config.first_seed + number)
+            positives += outcome.solved_steps
+            labelled += outcome.labelled_steps
             number += 1
     return positives
 
@@ -181,8 +222,12 @@ def _record(
     store: EpisodeStore,
     writer: EpisodeWriter,
     seed: int,
-) -> int:
-    """Records one episode; returns its number of success states."""
+) -> EpisodeOutcome:
+    """Records one episode.
+
+    Raises:
+        HandoffError: the person stopped.
+    """
     from flows.session.environment import wall_clock
     from robots.episodes.corrections import EpisodeAssembler
 
@@ -191,11 +236,25 @@ def _record(
     outcome = session.run(seed, assembler, {})
     if outcome.stopped:
         raise HandoffError("classifier: stopped by the person. Run the same command to resume.")
-    return outcome.solved_steps
+    return outcome
 
 
 def _positives(store: EpisodeStore) -> int:
     return int((store.column("policy", "reward") > 0.5).sum()) if store.num_episodes else 0
+
+
+def _labelled(store: EpisodeStore) -> int:
+    """Number of success states that follow a label of success."""
+    from flows.session.episodes import LABELLED
+
+    return sum(int(store.metadata(n).get(LABELLED, 0)) for n in range(store.num_episodes))
+
+
+def _contradicted(store: EpisodeStore) -> int:
+    """Number of demonstrations whose label the person has kept against the simulator."""
+    from flows.session.episodes import CONTRADICTED
+
+    return sum(bool(store.metadata(n).get(CONTRADICTED)) for n in range(store.num_episodes))
 
 
 def cloned_policy(

@@ -105,12 +105,13 @@ class ClassifyConfig:
     """Task, observations and actions of the environment. Its `arm` is left aside: these states are
     collected in simulation."""
     operator: HilOperator = field(default_factory=HilOperator)
-    """Person or simulated operator whose episodes are labelled."""
+    """Person or simulated operator whose episodes are labelled. A person has `operator.seconds` for
+    each, and their labels of success count beside the simulator's own success."""
     positives: Whole = 200
     """Minimum number of success states from demonstrations [C]."""
     linger: Whole = 10
-    """Control periods that an episode continues after its first success, to record more success
-    states."""
+    """Control periods that an episode continues after its first success, or after a person's label
+    of success with the arm at rest, to record more success states."""
     policy_episodes: Whole = 60
     """Number of policy episodes: a quarter each of a policy cloned from the demonstrations, of the
     clone with corrections, of random actions, and of the expert, which leaves the success state,

@@ -18,6 +18,7 @@ from flows.stages.learn.config import (
 from policies.distillation.config import ShortcutConfig, check_halvings
 from policies.imitation.config import PretrainConfig
 from policies.policy_config import PolicyConfig
+from policies.rl.finetuning.config import DsrlFinetuneConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -35,6 +36,7 @@ def check(config: DistilPolicyConfig, sources: Mapping[str, Any]) -> None:
             f"'{unread}'; given are {', '.join(given)}."
         )
     _check_teachers(config, 1 + len(sources.get("more_teachers", ())))
+    _check_steered(sources, on_policy=on_policy)
     student = sources.get("student")
     imitated = _imitated("teacher", sources)
     if not on_policy and imitated is not None:
@@ -42,6 +44,18 @@ def check(config: DistilPolicyConfig, sources: Mapping[str, Any]) -> None:
         _check_one_step(config.algorithm, imitated.policy, finetuned=finetuned)
     if isinstance(student, PretrainConfig):
         _check_student(student.policy, None if imitated is None else imitated.policy)
+
+
+def _check_steered(sources: Mapping[str, Any], *, on_policy: bool) -> None:
+    """Refuses what only `policies.distillation.teachers` would refuse, after hours of training."""
+    teachers = (sources.get("teacher"), *sources.get("more_teachers", ()))
+    methods = [one.algorithm for one in teachers if isinstance(one, FinetunePolicyConfig)]
+    if on_policy and any(isinstance(method, DsrlFinetuneConfig) for method in methods):
+        raise HandoffError(
+            "distill: a teacher is fine-tuned by 'dsrl', which chooses the initial noise; on-policy distillation "
+            "compares the steps of the samplers, which 'dsrl' does not change. Use the algorithm 'one_step' with a "
+            "diffusion or flow policy, or export the teacher as it is."
+        )
 
 
 def _check_student(model: PolicyConfig, teacher: PolicyConfig | None) -> None:

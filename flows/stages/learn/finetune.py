@@ -14,6 +14,7 @@ from flows.stages.learn.config import TRAINING_TELEMETRY, FinetunePolicyConfig
 from policies.imitation.config import PretrainConfig
 from policies.policy_config import PolicyConfig
 from policies.rl.finetuning.config import (
+    DsrlFinetuneConfig,
     FinetuneAlgorithm,
     FinetuneMethodConfig,
     VlaFinetuneConfig,
@@ -36,6 +37,13 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
             "'world_model'."
         )
     _check_demos(method, given="demos" in sources)
+    if isinstance(pretraining, FinetunePolicyConfig) and isinstance(
+        pretraining.algorithm, DsrlFinetuneConfig
+    ):
+        raise HandoffError(
+            "finetune: the policy is fine-tuned by 'dsrl' before, and the actor of its initial noise is not trained "
+            "further. Fine-tune the policy that 'dsrl' began with."
+        )
     if not isinstance(pretraining, PretrainConfig) or _is_outside(method):
         return
     model = pretraining.policy
@@ -52,6 +60,11 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
     _check_window(model, config.protocol.max_steps)
     if method.kind in model.finetuning_methods:
         return
+    if isinstance(method, DsrlFinetuneConfig):
+        raise HandoffError(
+            f"finetune: method 'dsrl' with a policy of the family '{model.kind}', whose sampler has no initial noise "
+            "that could be chosen; expected a diffusion or flow policy, or a 'vla'. Use another method."
+        )
     if isinstance(method, VlaFinetuneConfig):
         raise HandoffError(
             f"finetune: method '{method.kind}' with a policy of the family '{model.kind}'; expected 'token_vla' or "
@@ -60,7 +73,7 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
     language = " and a sentence encoder" if model.language_conditioned else ""
     raise HandoffError(
         f"finetune: method '{method.kind}' with a policy of the family '{model.kind}'{language}; expected a diffusion "
-        "or flow policy, without policy.language unless the method is 'dppo'."
+        "or flow policy, without policy.language unless the method is 'dppo' or 'dsrl'."
     )
 
 

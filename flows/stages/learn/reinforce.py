@@ -12,7 +12,7 @@ from flows.artifacts import Dynamics, Episodes, Output, Policy
 from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
 from flows.stages.learn.config import TRAINING_TELEMETRY, ReinforcePolicyConfig
 from policies.rl.from_scratch.config import PpoLagrangianAlgorithm
-from policies.rl.from_scratch.train import check_demonstrations
+from policies.rl.from_scratch.train import check_demonstrations, check_resident
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -23,11 +23,15 @@ WITH_CONTACT_COST = ("mujoco", "warp")
 
 
 def check(config: ReinforcePolicyConfig, sources: Mapping[str, Any]) -> None:
-    """Refuses demonstrations that are missing or not read, and a limit on a cost that the
-    environments do not report."""
-    check_dynamics_source(config.protocol, sources)
-    check_demonstrations(config, given="demos" in sources)
+    """Refuses demonstrations that are missing or not read, environments that stay on a device with
+    an algorithm that does not, and a limit on a cost that the environments do not report."""
+    from sim.evaluation.evaluate import stays_on_device
+
     algorithm, protocol = config.algorithm, config.protocol
+    check_dynamics_source(protocol, sources)
+    check_demonstrations(config, given="demos" in sources)
+    if stays_on_device(protocol):
+        check_resident(config)
     without_cost = (
         protocol.engine in WITH_CONTACT_COST and protocol.options.get("contact_threshold") is None
     )
@@ -47,20 +51,22 @@ def run(
     dynamics: Dynamics | None = None,
 ) -> Output[Policy]:
     """Trains a policy, resuming an interrupted attempt in `out`; the algorithm rlpd also learns
-    from `demos`. With `dynamics`, the simulated arm has the tuned parameters.
+    from `demos`. With `dynamics`, the simulated arm has the tuned parameters. In environments that
+    stay on a device, PPO trains there.
 
     Raises:
         HandoffError: the algorithm does not fit the inputs or the environments, or training
             diverges.
     """
     from policies.rl.from_scratch.train import train_from_scratch
-    from sim.evaluation.evaluate import training_env
+    from sim.evaluation.evaluate import device_env, stays_on_device, training_env
 
     protocol = with_dynamics(config.protocol, dynamics)
+    make_env = device_env if stays_on_device(protocol) else training_env
     metrics = train_from_scratch(
         config,
         protocol.task,
-        partial(training_env, protocol, config.num_envs),
+        partial(make_env, protocol, config.num_envs),
         out,
         progress,
         protocol.robot,

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from flows.artifacts import Dynamics, Episodes, Output
+from flows.identification.config import ExciteArmConfig
 from flows.runner.artifact import read_manifest, tree_digest
 from flows.stages.learn.config import TRAINING_TELEMETRY, TuneArmConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
-from sim.identification.config import ExcitationConfig
+from sim.identification.config import MotionsConfig
 
 TELEMETRY = TRAINING_TELEMETRY
 
@@ -29,8 +30,10 @@ def check(config: TuneArmConfig, sources: Mapping[str, Any]) -> None:
             "tune: expected either the input 'demos' or the option 'store', the path of a store of recorded motions."
         )
     demos = sources.get("demos")
-    if not isinstance(demos, ExcitationConfig):
+    if not isinstance(demos, MotionsConfig):
         return
+    if isinstance(demos, ExciteArmConfig):
+        _check_gains(config, demos)
     if demos.robot != config.tracking.robot:
         raise HandoffError(
             f"tune: the motions are of the robot '{demos.robot}', tracking.robot is '{config.tracking.robot}'."
@@ -61,6 +64,18 @@ def run(
     assert config.store is not None
     store = _outside(config.store)
     return Output(fit_store(config, store, out, progress, tree_digest(store)))
+
+
+def _check_gains(config: TuneArmConfig, motions: ExciteArmConfig) -> None:
+    """Refuses another joint law than that of the recorded arm."""
+    law = motions.arm.impedance
+    own = (law.joint_stiffness, law.joint_damping)
+    gains = config.tracking.gains
+    if law.controller == "joint" and own != (gains.joint_stiffness, gains.joint_damping):
+        raise HandoffError(
+            "tune: tracking.gains are not those of the recorded arm's joint law, arm.impedance of the motions. Set "
+            "joint_stiffness and joint_damping of both alike."
+        )
 
 
 def _outside(path: str) -> Path:

@@ -32,6 +32,9 @@ class OpenLoopConfig:
     """Seed of the policy's noise and of the intervals' resampling."""
     denoising_steps: Count | None = None
     """Number of sampler steps; None takes the policy's own."""
+    action_field: str | None = None
+    """Field with the recorded actions, such as `action` of deployed episodes; None takes the field
+    from which the policy learned."""
     device: str = "cpu"
     """Device of the policy: `cpu`, `cuda`, or `auto`."""
     examples: Count = 3

@@ -24,9 +24,12 @@ TELEMETRY = ("report.html", "*.mp4", INFERENCE)
 
 
 def check(config: EvaluatePolicyConfig, sources: Mapping[str, Any]) -> None:
-    """Refuses dynamics that the protocol's environments cannot have, and a blind policy that never
-    saw."""
+    """Refuses dynamics that the protocol's environments cannot have, specifications of other
+    fields, and a blind policy that never saw."""
+    from sim.evaluation.protocol import check_specifications
+
     check_dynamics_source(config.protocol, sources)
+    check_specifications(config.evaluate.specifications, config.protocol)
     policy = sources.get("policy")
     if config.blind and isinstance(policy, PretrainConfig) and not policy.policy.sensor_fields:
         raise HandoffError(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flows.artifacts import Bundle, Episodes, Output, Policy
 from flows.runner.artifact import read_manifest
-from flows.stages.data.config import ScriptedConfig
 from policies.export.onnx import ExportConfig
-from robots.control.actions import AS_RECORDED, PD_TARGET, CartesianDelta
+from robots.control.actions import AS_RECORDED, CartesianDelta, JointDelta, JointTarget
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -20,18 +18,8 @@ if TYPE_CHECKING:
     from sim.tasks.task import Task
 
 FIXED_SEEDS = True
-
-
-def check(config: ExportConfig, sources: Mapping[str, Any]) -> None:
-    """Refuses demonstrations whose action steps are not those of their task."""
-    demos = sources["demos"]
-    if config.action_interface == PD_TARGET or config.steps is not None:
-        return
-    if isinstance(demos, ScriptedConfig) and demos.demonstrate.mujoco.actions is not None:
-        raise HandoffError(
-            "export: the demonstrations have other actions than their task (demonstrate.mujoco.actions); "
-            "give the same as 'steps' of the export."
-        )
+STEPPED = tuple(space().kind for space in (CartesianDelta, JointDelta, JointTarget))
+"""Interfaces whose actions are steps, or positions with a speed."""
 
 
 def run(
@@ -93,20 +81,22 @@ def with_meaning(config: ExportConfig, card: PolicyCard, demos: Path) -> ExportC
             config.action_interface, replace(card, action=replace(action, interface=interface))
         ),
     )
-    if config.steps is None and config.action_interface == CartesianDelta().kind:
-        # Recorded at an arm, whose session has steps of its own.
+    own = None if task is None else task.actions
+    if config.action_interface in STEPPED and config.steps is None:
+        # Recorded at an arm, whose session has steps of its own, or with other actions.
         about = (store.metadata(episode) for episode in range(store.num_episodes))
         config = replace(config, steps=action_steps_of(about))
-        if task is None and config.steps is None:
-            raise HandoffError(
-                f"export: actions of '{schema.name}' are cartesian_delta, shares of a step, and the episodes state no "
-                "steps. Set steps, such as {axes: [x, y, z, yaw], translation: 0.02, rotation: 0.1}, to what an entry "
-                "of 1 moved [m, rad], or action_interface to as_recorded if entries are metres."
-            )
-    if task is None or config.action_interface != task.actions.kind:
+        # Those of the task, where episodes state nothing.
+        if config.steps is None and own is not None and own.kind == config.action_interface:
+            config = replace(config, steps=own)
+    if config.steps is None and config.action_interface == CartesianDelta().kind:
+        raise HandoffError(
+            f"export: actions of '{schema.name}' are cartesian_delta, shares of a step, and the episodes state no "
+            "steps. Set steps, such as {axes: [x, y, z, yaw], translation: 0.02, rotation: 0.1}, to what an entry "
+            "of 1 moved [m, rad], or action_interface to as_recorded if entries are metres."
+        )
+    if task is None or (config.steps is None and config.action_interface != task.actions.kind):
         return config
-    if config.steps is None and isinstance(task.actions, CartesianDelta):
-        config = replace(config, steps=task.actions)
     return replace(config, impedance=config.impedance or task.gains)
 
 

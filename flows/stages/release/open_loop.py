@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from flows.artifacts import Episodes, OpenLoop, Output, Policy
@@ -33,6 +34,8 @@ def run(
     from policies.training.loop import resolve_device
 
     card = read_card(policy)
+    if config.action_field is not None:
+        card = replace(card, model=replace(card.model, action_field=config.action_field))
     device = str(resolve_device(config.device))
     errors = open_loop_errors(
         load_policy(policy, config.denoising_steps, device),

@@ -26,6 +26,7 @@ from torch.nn.functional import interpolate, layer_norm
 from policies.language.pretrained_folder import load_pretrained
 from policies.networks.images.image_model import WEIGHTS, ImageModel
 from robots.errors import HandoffError
+from robots.extras import pip_install
 
 _HEADS = ("pooler", "head")
 """Names of transformers' modules behind the tokens, which the maps do not need."""
@@ -188,7 +189,7 @@ def _transformers_config(source: ImageModel) -> Any:
         from transformers import CONFIG_MAPPING
     except ImportError:
         raise HandoffError(
-            "image_encoder: transformers is not installed. Install it in the checkout: pip install -e '.[language]'."
+            f"image_encoder: transformers is not installed. Install it in the checkout: {pip_install('language')}."
         ) from None
     family = str(source.config.get("model_type"))
     if family not in CONFIG_MAPPING or {"backbone", "use_timm_backbone"} & source.config.keys():
@@ -275,7 +276,7 @@ def _timm_network(source: ImageModel) -> Any:
     except (ImportError, RuntimeError) as error:
         raise HandoffError(
             f"image_encoder: {source.folder} is a model of timm, which cannot be imported ({error}). Install it in "
-            "the checkout, with the build of torchvision that belongs to torch: pip install -e '.[timm]'."
+            f"the checkout, with the build of torchvision that belongs to torch: {pip_install('timm')}."
         ) from None
     name, options = str(source.config["architecture"]), source.config.get("model_args") or {}
     # Names with a scheme, and some options, would read other files or ask a hub.

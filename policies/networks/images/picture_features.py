@@ -26,7 +26,7 @@ from policies.networks.images.efficientnet_lite import (
 )
 from policies.networks.images.image_encoder import cropped_images
 from policies.networks.images.image_size import encoded_size
-from policies.networks.onnx_function import onnx_function
+from policies.networks.images.onnx_function import onnx_function
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 

@@ -3,6 +3,7 @@
 - `interfaces`: protocols of environments and actors, and their results.
 - `chunk_env`: environments that execute action chunks.
 - `device_chunk_env`: the same with tensors that stay on a device.
+- `device_episodes`: initial states and shaped rewards of environments on a device.
 - `split_chunk_env`: the same in parts that are stepped independently.
 - `state_env`: environments that execute single actions.
 - `collector`: rollouts valued by a separate critic.

@@ -43,7 +43,7 @@ class Collector:
         self.env = env
         self._actor = actor
         self._critic = critic
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator(env.device).manual_seed(seed)
         self._scale = RewardScale(discount)
         self.statistics = EpisodeStatistics(env.num_envs)
 
@@ -51,10 +51,11 @@ class Collector:
         """Abandons the running episodes and resets all environments."""
         self.env.begin()
         self.statistics.begin()
-        self._scale.sums = []
+        self._scale.restart()
 
     def rollout(self, decisions: int) -> Rollout:
         """The next `decisions` decisions of all environments."""
+        self.env.prepare()
         rows: list[dict[str, Tensor]] = []
         traces: list[Trace] = []
         for _ in range(decisions):
@@ -88,14 +89,12 @@ class Collector:
     def state_dict(self) -> dict[str, Any]:
         """State of the random generator and the reward scale; the environments save their own
         state."""
-        scale = {name: getattr(self._scale, name) for name in ("count", "mean", "squares", "sums")}
-        return {"generator": self._generator.get_state(), "scale": scale}
+        return {"generator": self._generator.get_state(), "scale": self._scale.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores `state_dict`."""
         self._generator.set_state(state["generator"])
-        for name, value in state["scale"].items():
-            setattr(self._scale, name, value)
+        self._scale.load_state_dict(state["scale"])
 
     def _stack(self, rows: list[dict[str, Tensor]], traces: list[Trace]) -> Rollout:
         table = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,59 +21,13 @@ from torch import Tensor
 from policies.data.visited_states import most_states
 from policies.policy import ChunkPolicy, InstructionTokens
 from policies.rl.collection.chunk_env import check_fits, extra_fields
+from policies.rl.collection.device_episodes import DeviceEnv, DeviceEpisodes
 from policies.rl.collection.interfaces import StepResult
 from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.on_policy.observations import MASK, TOKENS, VECTOR
 from policies.rl.on_policy.returns import chunk_reward
 from robots.errors import HandoffError
 from robots.language.text import INSTRUCTION, decode
-
-
-@runtime_checkable
-class DeviceEnv(Protocol):
-    """N environments whose observations, actions and rewards are tensors of one device, such as
-    `sim.device.arm.DeviceArmEnv`."""
-
-    num_envs: int
-    device: torch.device
-    observation_spec: Any
-
-    @property
-    def waiting(self) -> int:
-        """Size of the pool of initial states drawn in advance."""
-        ...
-
-    def refill(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
-        """Replaces the used initial states by new ones; returns their observations."""
-        ...
-
-    def taken(self) -> int:
-        """Initial states used since the last refill."""
-        ...
-
-    def begin(self, size: int = 1) -> None:
-        """Resets all environments, each group of `size` neighbours to one initial state."""
-        ...
-
-    def reset_ended(self, ended_N: Tensor) -> None:
-        """Resets the environments where `ended_N` is true, to the next initial states."""
-        ...
-
-    def observation(self) -> dict[str, Tensor]:
-        """(N, ...) per field."""
-        ...
-
-    def step(self, action_NHA: Tensor) -> Any:
-        """Executes a chunk; see `sim.device.arm.DeviceStep`."""
-        ...
-
-    def check(self) -> None:
-        """Raises HandoffError if the simulation failed since the last call."""
-        ...
-
-    def close(self) -> None:
-        """Frees the simulation's resources."""
-        ...
 
 
 class DeviceChunkEnv:
@@ -122,18 +75,13 @@ class DeviceChunkEnv:
         self.entries = n_action_steps * policy.chunk_shape[1]
         """D, entries of the executed part of a chunk."""
         self._instructed = INSTRUCTION in extra
-        self._seeds = seeds
+        self._episodes = DeviceEpisodes(env, seeds, reward_shaping or RewardShaping())
         self._discount = discount
-        self._reward_shaping = reward_shaping or RewardShaping()
         self._executed_actions = torch.zeros((), dtype=torch.int64, device=env.device)
-        self._last_reward_N = torch.full(
-            (env.num_envs,), torch.nan, dtype=torch.float64, device=env.device
-        )
         self._history: list[Tensor] = []
         self._sentences: dict[str, np.ndarray] = {}
         self._text_SC = torch.zeros(0)
         self._tokens = InstructionTokens(torch.zeros(0), torch.zeros(0))
-        self._states_drawn = 0
         self.begin()
         kept = most_states(self._without_tokens(self.observation()))
         self._visited: deque[Any] = deque(maxlen=-(-kept // env.num_envs))
@@ -150,11 +98,7 @@ class DeviceChunkEnv:
         Raises:
             HandoffError: the simulation failed, see `DeviceEnv.check`.
         """
-        self.env.check()
-        count = self.env.taken() if self._states_drawn else self.env.waiting
-        if count:
-            self._tokenize(self.env.refill(list(islice(self._seeds, count))))
-            self._states_drawn += count
+        self._tokenize(self._episodes.prepare())
 
     def begin(self) -> None:
         """See `RolloutEnv.begin`."""
@@ -240,12 +184,8 @@ class DeviceChunkEnv:
         ended_N = terminated_N | truncated_N
         # Rewards of the executed actions.
         task_reward_NH = torch.cat([one.reward_NH for one in results], dim=1)
-        reward_NH = self._shaped_reward(
-            task_reward_NH, length_N, terminated_N & success_N, terminated_N & ~success_N
-        )
-        last_N = task_reward_NH.gather(1, (length_N - 1).clamp(min=0)[:, None])[:, 0]
-        self._last_reward_N = torch.where(
-            ended_N, torch.nan, torch.where(length_N > 0, last_N, self._last_reward_N)
+        reward_NH = self._episodes.shaped_reward(
+            task_reward_NH, length_N, success_N, terminated_N, truncated_N
         )
         self._executed_actions += length_N.sum()
         # Final observation, then the reset.
@@ -268,32 +208,15 @@ class DeviceChunkEnv:
             length_N=length_N,
         )
 
-    def _shaped_reward(
-        self, task_reward_NH: Tensor, length_N: Tensor, solved_N: Tensor, failed_N: Tensor
-    ) -> Tensor:
-        """(N, H) float32: `RewardShaping.shaped_reward` on the device, 0 for actions not
-        executed."""
-        shaping = self._reward_shaping
-        number_H = torch.arange(task_reward_NH.shape[1], device=self.device)
-        ending_N = shaping.success * solved_N + shaping.failure * failed_N
-        begin_N = torch.where(
-            self._last_reward_N.isnan(), task_reward_NH[:, 0], self._last_reward_N
-        )
-        rise_NH = task_reward_NH.diff(dim=1, prepend=begin_N[:, None])
-        shaped_NH = shaping.task * task_reward_NH + shaping.progress * rise_NH + shaping.step
-        shaped_NH = shaped_NH + ending_N[:, None] * (number_H == length_N[:, None] - 1)
-        return torch.where(number_H < length_N[:, None], shaped_NH, 0.0).float()
-
     def _begin(self, size: int, auto_reset: bool) -> None:
         self.prepare()
-        self.env.begin(size)
+        self._episodes.begin(size)
         self.auto_reset = auto_reset
-        self._last_reward_N.fill_(torch.nan)
         self._history = [self._vector(self.env.observation())] * self._policy.observation_shape[0]
 
     def _tokenize(self, fields: dict[str, np.ndarray]) -> None:
         """Tokenises the instructions of new initial states that were not tokenised yet."""
-        if not self._instructed:
+        if not self._instructed or not fields:
             return
         texts = np.unique(fields[INSTRUCTION], axis=0)
         fresh = dict(zip(decode(texts), texts, strict=True))

@@ -46,9 +46,16 @@ class StepResult(NamedTuple):
 
 
 class RolloutEnv(Protocol):
-    """N environments that reset themselves; the minimum that collecting rollouts requires."""
+    """N environments that reset themselves, simulated on the host or on a device; the minimum that
+    collecting rollouts requires."""
 
     num_envs: int
+    device: torch.device
+    """Device of the observations."""
+
+    def prepare(self) -> None:
+        """Does pending work before a rollout, such as drawing initial states."""
+        ...
 
     def begin(self) -> None:
         """Abandons the running episodes and resets all environments."""
@@ -64,16 +71,10 @@ class RolloutEnv(Protocol):
 
 
 class DecisionEnv(RolloutEnv, Protocol):
-    """N environments of action chunks, simulated on the host or on a device."""
+    """N environments of action chunks."""
 
-    device: torch.device
-    """Device of the observations."""
     entries: int
     """Numbers in the executed part of a chunk."""
-
-    def prepare(self) -> None:
-        """Does pending work before a rollout, such as drawing initial states."""
-        ...
 
     def begin_groups(self, size: int) -> None:
         """Resets all environments, each group of `size` neighbours to one state; episodes that end

@@ -1,7 +1,8 @@
 """Predicts the speed of each placement from measured times of its pieces.
 
 Measured on this machine, in turns: inference for all environments, their simulation in this process
-and in another one, inference for one part while another part is simulated, and an update. The times
+and in another one, both for one part alone, inference for one part while another part is simulated,
+and an update. The times
 of the overlapping pieces show how many cores are really available; a count of processors does not.
 
 Predicted for a rollout of D decisions: collocated D (infer + simulate) + learn; disaggregated the
@@ -26,8 +27,16 @@ from policies.rl.collection.interfaces import PresampledNoiseActor
 from policies.rl.collection.split_chunk_env import ChunkEnvPart, SplitChunkEnv
 from robots.interfaces import Progress
 
-PIECES = ("infer", "simulate", "simulate_there", "simulate_part", "overlapped", "learn")
-"""Measured pieces [s]: per decision of all environments, per decision of one part for
+PIECES = (
+    "infer",
+    "simulate",
+    "simulate_there",
+    "infer_part",
+    "simulate_part",
+    "overlapped",
+    "learn",
+)
+"""Measured pieces [s]: per decision of all environments, per decision of one part for `infer_part`,
 `simulate_part` and `overlapped`, and per update for `learn`."""
 ROUNDS = 3
 """Minimum number of measured rounds."""
@@ -147,7 +156,8 @@ def _overlap(
 
     presampled = actor.sample_noise(env.num_envs, generator)
     first = env.parts[0]
-    chunk = decide(first)
+    with _timed(times, "infer_part"):
+        chunk = decide(first)
     with _timed(times, "simulate_part"):
         first.begin_step(chunk)
         first.end_step()

@@ -18,7 +18,8 @@ from torch import Tensor
 from policies.data.visited_states import most_states
 from policies.policy import ChunkPolicy
 from policies.rl.collection.chunk_env import ChunkEnv, group_seeds
-from policies.rl.collection.device_chunk_env import DeviceChunkEnv, DeviceEnv
+from policies.rl.collection.device_chunk_env import DeviceChunkEnv
+from policies.rl.collection.device_episodes import DeviceEnv
 from policies.rl.collection.interfaces import DecisionEnv, StepResult
 from policies.rl.collection.reward_shaping import RewardShaping
 from robots.interfaces import SplitVecEnv, VecEnv

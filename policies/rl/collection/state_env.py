@@ -17,7 +17,7 @@ from policies.rl.collection.episode_statistics import RECENT, EpisodeStatistics
 from policies.rl.collection.reward_shaping import RewardShaping, last_task_reward
 from robots.errors import HandoffError
 from robots.interfaces import EnvState, Observation, VecEnv
-from robots.spec import FieldSpec
+from robots.spec import ActionSpec, FieldSpec
 from robots.wire.steps import Steps, plain_steps
 
 if TYPE_CHECKING:
@@ -48,6 +48,24 @@ def vector_fields(spec: Mapping[str, FieldSpec], fields: Sequence[str]) -> tuple
     return names
 
 
+def vector_entries(spec: Mapping[str, FieldSpec]) -> int:
+    """Number of entries of the observation vector of the fields `spec`."""
+    return sum(prod(field.shape) for field in spec.values())
+
+
+def check_actions(spec: ActionSpec) -> None:
+    """Checks that actions are normalised.
+
+    Raises:
+        HandoffError: an entry that does not range from -1 to 1.
+    """
+    if set(spec.low) != {-1.0} or set(spec.high) != {1.0}:
+        raise HandoffError(
+            f"environments: actions range from {spec.low} to {spec.high}, expected -1 to 1 in every entry. Does "
+            "the task offer a normalised action space?"
+        )
+
+
 class StateEnv:
     """N environments that are reset as soon as their episode ends, each time with the next seed.
 
@@ -72,12 +90,7 @@ class StateEnv:
     ) -> None:
         self._pictures = pictures
         self.fields = vector_fields(env.observation_spec, fields)
-        low, high = env.action_spec.low, env.action_spec.high
-        if set(low) != {-1.0} or set(high) != {1.0}:
-            raise HandoffError(
-                f"environments: actions range from {low} to {high}, expected -1 to 1 in every entry. Does the "
-                "task offer a normalised action space?"
-            )
+        check_actions(env.action_spec)
         self.env = env
         self.num_envs = env.num_envs
         self._seeds = seeds
@@ -106,7 +119,7 @@ class StateEnv:
     @property
     def entries(self) -> int:
         """O, entries of the observation vector."""
-        entries = sum(prod(spec.shape) for spec in self.observation_spec.values())
+        entries = vector_entries(self.observation_spec)
         return entries if self._pictures is None else entries + self._pictures.size
 
     @property

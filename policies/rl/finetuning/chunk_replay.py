@@ -8,14 +8,16 @@ Shape suffixes: R rows, B batch, T observed steps, O observation, N chunks, H ho
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from policies.rl.collection.interfaces import StepResult
+from policies.rl.collection.episode_statistics import EpisodeStatistics
+from policies.rl.collection.interfaces import DecisionEnv, StepResult
 from policies.rl.offline.offline_dataset import OfflineDataset
 from robots.errors import HandoffError
 
@@ -159,6 +161,32 @@ class ChunkReplay:
         return ChunkCandidates(*(column[begin:end] for column in self._buffer))
 
 
+class ReplayedRollouts:
+    """Keeps every rollout of a fine-tuning method: `save_rollouts` and `load_rollouts` of
+    `policies.rl.finetuning.method.FinetuneMethod`."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        """Number of rollouts."""
+        self._replay = ChunkReplay()
+
+    def save_rollouts(self, out: Path) -> None:
+        """See `FinetuneMethod.save_rollouts`: a file per rollout, written once."""
+        self._replay.save(out)
+
+    def load_rollouts(self, out: Path) -> None:
+        """See `FinetuneMethod.load_rollouts`.
+
+        Raises:
+            HandoffError: a file is gone, or damaged.
+        """
+        self._replay = ChunkReplay.load(out, self.done)
+
+    def remove_rollouts(self, out: Path) -> None:
+        """Removes the files of the rollouts, which only a resumed run needs."""
+        shutil.rmtree(out / ROLLOUTS, ignore_errors=True)
+
+
 class RolloutBuilder:
     """Builds the table of a rollout from its states and decisions."""
 
@@ -184,7 +212,7 @@ class RolloutBuilder:
     def build(self) -> ChunkCandidates:
         """The table of all states."""
         chunk_RNHA = torch.cat(self._chunks)
-        executed_RHA = torch.zeros_like(chunk_RNHA[:, 0])
+        executed_RHA = chunk_RNHA.new_zeros((self._count, *chunk_RNHA.shape[2:]))
         acted = torch.zeros(self._count, dtype=torch.bool)
         next_row = torch.zeros(self._count, dtype=torch.int64)
         reward, discount = torch.zeros(self._count), torch.zeros(self._count)
@@ -197,6 +225,53 @@ class RolloutBuilder:
         return ChunkCandidates(
             torch.cat(self._obs), chunk_RNHA, executed_RHA, acted, reward, discount, next_row
         )
+
+
+class Visit(NamedTuple):
+    """What is stored of R visited states, and the decision that can be made there."""
+
+    obs: Tensor
+    """(R, ...) what the critics observe."""
+    chunk_RNHA: Tensor
+    """Sampled chunks; N may be 0."""
+    decide: Callable[[], tuple[Tensor, Tensor]]
+    """Returns the chunks to execute, (R, H, A), and what is stored as executed, (R, ...) of the
+    shape of a stored chunk."""
+
+
+def collect_rollout(
+    env: DecisionEnv,
+    statistics: EpisodeStatistics,
+    decisions: int,
+    visit: Callable[[Any], Visit],
+) -> ChunkCandidates:
+    """One rollout, whose next states are rows of the same rollout, so that it can be saved
+    separately.
+
+    Args:
+        env: N environments.
+        statistics: receives the results.
+        decisions: decisions per environment.
+        visit: called with the observations (R, ...) of visited states, once for each.
+    """
+    rows = RolloutBuilder()
+    visited = visit(env.observation())
+    row_N = rows.add_states(visited.obs, visited.chunk_RNHA)
+    for _ in range(decisions):
+        chunk_NHA, stored_NHA = visited.decide()
+        result = env.step(chunk_NHA)
+        statistics.add(result)
+        visited = visit(env.observation())
+        next_row_N = rows.add_states(visited.obs, visited.chunk_RNHA)
+        truncated = torch.nonzero(result.truncated_N & ~result.terminated_N)[:, 0]
+        # After a time limit the next state is the true final observation, not that of the reset.
+        next_N = next_row_N.clone()
+        if len(truncated):
+            final = visit(result.final_obs[truncated])
+            next_N[truncated] = rows.add_states(final.obs, final.chunk_RNHA)
+        rows.add_decisions(row_N, stored_NHA, result, next_N)
+        row_N = next_row_N
+    return rows.build()
 
 
 def demonstration_candidates(

@@ -12,10 +12,10 @@ horizon, A action.
 
 from __future__ import annotations
 
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -29,18 +29,11 @@ from policies.policy_config import PolicyConfig
 from policies.random_streams import ChunkSelectionStream, sequence_seed
 from policies.rl.collection.episode_statistics import EpisodeStatistics
 from policies.rl.collection.interfaces import DecisionEnv
-from policies.rl.finetuning.chunk_replay import (
-    ROLLOUTS,
-    ChunkCandidates,
-    ChunkReplay,
-    RolloutBuilder,
-)
+from policies.rl.finetuning.chunk_replay import ReplayedRollouts, Visit, collect_rollout
+from policies.rl.finetuning.collapse import checked_means
 from policies.rl.finetuning.config import ChunkSelectionConfig
-from robots.errors import HandoffError
 from robots.interfaces import Progress
 
-DIVERGED = 1e6
-"""Mean target value above which the critics count as diverged."""
 VALUE_BATCH = 2048
 """Rows per forward pass when the critics choose at all states."""
 
@@ -56,7 +49,7 @@ class ImitationData(NamedTuple):
 Options = TypeVar("Options", bound=ChunkSelectionConfig)
 
 
-class ChunkSelection(ABC, Generic[Options]):
+class ChunkSelection(ReplayedRollouts, ABC, Generic[Options]):
     """Implements `policies.rl.finetuning.method.FinetuneMethod`, up to the critics.
 
     Args:
@@ -72,13 +65,12 @@ class ChunkSelection(ABC, Generic[Options]):
     def __init__(
         self, config: Options, policy: DiffusionPolicy, env: DecisionEnv, seed: int
     ) -> None:
+        super().__init__()
         self.config = config
         self.policy = policy.eval()
         self.env = env
         self.seed = seed
         self.statistics = EpisodeStatistics(env.num_envs)
-        self.done = 0
-        self._replay = ChunkReplay()
         self._imitated_rollouts = 0
 
     @abstractmethod
@@ -111,25 +103,14 @@ class ChunkSelection(ABC, Generic[Options]):
     def rollout(self, decisions: int) -> dict[str, float]:
         """See `FinetuneMethod.rollout`."""
         with self.sampler_steps():
-            self._replay.add(self._collect(decisions, self.generator(ChunkSelectionStream.ROLLOUT)))
+            generator = self.generator(ChunkSelectionStream.ROLLOUT)
+            visit = partial(self._visit, generator=generator)
+            self._replay.add(collect_rollout(self.env, self.statistics, decisions, visit))
         self.done += 1
         generator = self.generator(ChunkSelectionStream.UPDATE)
         # The first rollout alone has too few ended episodes to learn from.
         updates = [self.update(generator) for _ in range(self.config.updates * (self.done > 1))]
-        names = updates[-1] if updates else {"critic_loss": None, "value": None}
-        metrics = {
-            name: float(torch.stack([update[name] for update in updates]).mean())
-            if updates
-            else 0.0
-            for name in names
-        }
-        if not abs(metrics["value"]) < DIVERGED or not np.isfinite(metrics["critic_loss"]):
-            raise HandoffError(
-                f"finetune: the critics' mean target value is {metrics['value']:.3g}, their loss "
-                f"{metrics['critic_loss']:.3g} after rollout {self.done}, limit {DIVERGED:g}. Are rewards of size 1, "
-                "and the discount below 1?"
-            )
-        return metrics
+        return checked_means(updates, self.done)
 
     @torch.no_grad()
     def candidates(self, obs: Tensor, generator: torch.Generator) -> Tensor:
@@ -165,18 +146,6 @@ class ChunkSelection(ABC, Generic[Options]):
         self.load_learner_state(state)
         self.env.begin()
         self.statistics.begin()
-
-    def save_rollouts(self, out: Path) -> None:
-        """See `FinetuneMethod.save_rollouts`: a file per rollout, written once."""
-        self._replay.save(out)
-
-    def load_rollouts(self, out: Path) -> None:
-        """See `FinetuneMethod.load_rollouts`.
-
-        Raises:
-            HandoffError: a file is gone, or damaged.
-        """
-        self._replay = ChunkReplay.load(out, self.done)
 
     def run_phase(self, identity: str, out: Path, progress: Progress) -> None:
         """See `FinetuneMethod.run_phase`: trains the policy on `phase_data`."""
@@ -217,7 +186,7 @@ class ChunkSelection(ABC, Generic[Options]):
         """See `FinetuneMethod.finish`: a last phase, if rollouts were collected since."""
         if self._imitated_rollouts < self.done:
             self.run_phase(identity, out, progress)
-        shutil.rmtree(out / ROLLOUTS, ignore_errors=True)
+        self.remove_rollouts(out)
         return self.policy.config
 
     @contextmanager
@@ -235,32 +204,14 @@ class ChunkSelection(ABC, Generic[Options]):
         it."""
         return torch.Generator().manual_seed(sequence_seed(self.seed, self.done, stream))
 
-    def _collect(self, decisions: int, generator: torch.Generator) -> ChunkCandidates:
-        """One rollout, whose next states are rows of the same rollout, so that it can be saved
-        separately."""
-        envs, rows = self.env, RolloutBuilder()
-        obs = envs.observation()
-        chunks = self.candidates(obs, generator)
-        row_W = rows.add_states(obs, chunks)
-        for _ in range(decisions):
-            executed_WHA = self._executed(obs, chunks, generator)
-            result = envs.step(executed_WHA)
-            self.statistics.add(result)
-            obs = envs.observation()
-            chunks = self.candidates(obs, generator)
-            next_row_W = rows.add_states(obs, chunks)
-            truncated = torch.nonzero(result.truncated_N & ~result.terminated_N)[:, 0]
-            # After a time limit the next state is the true final observation, not that of the
-            # reset.
-            next_W = next_row_W.clone()
-            if len(truncated):
-                next_W[truncated] = rows.add_states(
-                    result.final_obs[truncated],
-                    self.candidates(result.final_obs[truncated], generator),
-                )
-            rows.add_decisions(row_W, executed_WHA, result, next_W)
-            row_W = next_row_W
-        return rows.build()
+    def _visit(self, obs: Tensor, generator: torch.Generator) -> Visit:
+        chunk_RNHA = self.candidates(obs, generator)
+
+        def decide() -> tuple[Tensor, Tensor]:
+            executed_RHA = self._executed(obs, chunk_RNHA, generator)
+            return executed_RHA, executed_RHA
+
+        return Visit(obs, chunk_RNHA, decide)
 
     def _executed(self, obs: Tensor, chunk_WNHA: Tensor, generator: torch.Generator) -> Tensor:
         """(W, H, A) the chosen chunks, or random ones in the first rollouts."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +15,8 @@ PATIENCE = 3
 """Consecutive rollouts with a sign of collapse after which the run is stopped."""
 DIVERGED_LOSS = 1e4
 """Value loss, with scaled rewards, above which the critic counts as diverged."""
+DIVERGED_VALUE = 1e6
+"""Mean target value above which critics of chunks count as diverged."""
 
 
 class CollapseDetector:
@@ -64,3 +69,28 @@ class CollapseDetector:
 
     def _sample_weights(self) -> Tensor:
         return torch.cat([parameter.detach().flatten()[:64] for parameter in self._parameters])
+
+
+def checked_means(updates: Sequence[Mapping[str, Tensor]], rollouts: int) -> dict[str, float]:
+    """Mean metrics of the updates after a rollout; 0 for `critic_loss` and `value` without updates.
+
+    Args:
+        updates: metrics of every update, among them `critic_loss` and `value`, the mean target.
+        rollouts: rollouts so far.
+
+    Raises:
+        HandoffError: the critics have diverged.
+    """
+    if not updates:
+        return {"critic_loss": 0.0, "value": 0.0}
+    metrics = {
+        name: float(torch.stack([update[name] for update in updates]).mean())
+        for name in updates[-1]
+    }
+    if not abs(metrics["value"]) < DIVERGED_VALUE or not np.isfinite(metrics["critic_loss"]):
+        raise HandoffError(
+            f"finetune: the critics' mean target value is {metrics['value']:.3g}, their loss "
+            f"{metrics['critic_loss']:.3g} after rollout {rollouts}, limit {DIVERGED_VALUE:g}. Are rewards of size 1, "
+            "and the discount below 1?"
+        )
+    return metrics

@@ -1,6 +1,7 @@
 """Options of the fine-tuning methods; imports no torch.
 
-Every default of EXPO and Q-chunking names its source: [C] is the released code, [P] the paper.
+Every default of EXPO, Q-chunking and DSRL names its source: [C] is the released code, [P] the
+paper.
 """
 
 from __future__ import annotations
@@ -350,6 +351,78 @@ class RL100FinetuneConfig(FinetuneAlgorithm):
 
 
 @config
+class DsrlFinetuneConfig(FinetuneAlgorithm):
+    """Options of DSRL (arXiv 2506.15799): SAC chooses the initial noise of the policy's sampler,
+    and the policy stays as it is; see `policies.rl.finetuning.dsrl`. [C] is the code of the paper's
+    diffusion policies, [C pi0] that of its experiments with pi0."""
+
+    kind: Literal["dsrl"] = "dsrl"
+    noise_limit: Positive = 1.5
+    """Bound on every entry of the chosen noise, in standard deviations of the noise that the policy
+    was trained with; 1.5 [C], 1 to 2.5 [C pi0]."""
+    noise_steps: Count | None = None
+    """Actions of a chunk whose noise is chosen; the remaining ones have the noise of the last. None
+    chooses that of all actions [C]; 1 is a start for long chunks [C pi0]."""
+    steps: Count | None = None
+    """Sampler steps of the policy, during fine-tuning and afterwards; None keeps its own number. 5
+    [C]."""
+    acts: Literal["mode", "sample"] = "mode"
+    """Noise of the fine-tuned policy: the mode of the learned distribution, which makes the policy
+    deterministic, or a sample, as in the evaluations of the released code [C]."""
+    discount: Share = 0.99
+    """Discount per action, not per chunk. The released code [C] discounts per chunk and adds up the
+    rewards within one without a discount."""
+    critics: Count = 2
+    """Critics in the ensemble, over which target and actor take the minimum [C]."""
+    critic: MlpSizes = MlpSizes(hidden=(256, 256, 256))
+    """Layers of a critic; three of 128 (Gym) or 2048 units (robomimic), with tanh and LayerNorm
+    [C]."""
+    actor: MlpSizes = MlpSizes(hidden=(256, 256, 256))
+    """Layers of the actor; those of a critic [C]."""
+    learning_rate: LearningRate = 3e-4
+    """Learning rate of critics, actor and temperature [C]."""
+    tau: Annotated[float, Field(gt=0, le=1)] = 0.005
+    """Polyak coefficient of the target critics per update [C]."""
+    temperature: Positive = 1.0
+    """Initial weight of the entropy, which then adapts to `target_entropy` [C]."""
+    target_entropy: Finite = 0.0
+    """Target entropy of the actor's distribution before it is scaled by `noise_limit` [nat] [C]."""
+    backup_entropy: bool = True
+    """Whether the Bellman target includes the entropy of the next noise: true [C], false
+    [C pi0]."""
+    batch_size: Count = 256
+    """Transitions per update [C]."""
+    updates: Whole = 400
+    """Updates after every rollout from the last of `warm_up` on; 20 to 30 per decision of all four
+    environments [C]."""
+    warm_up: Count = 2
+    """Rollouts at the start with standard normal noise, clipped to `noise_limit`, so that the
+    critics first learn what the policy does by itself [C]."""
+
+    def reward_discount(self) -> float:
+        """See `FinetuneAlgorithm.reward_discount`."""
+        return self.discount
+
+    def learner(self) -> SacConfig:
+        """Options of the learner, whose actions are noise divided by `noise_limit`."""
+        return SacConfig(
+            critic=self.critic,
+            actor=self.actor,
+            critics=self.critics,
+            actor_value="min",
+            backup_entropy=self.backup_entropy,
+            learning_rate=self.learning_rate,
+            actor_learning_rate=self.learning_rate,
+            temperature_learning_rate=self.learning_rate,
+            tau=self.tau,
+            init_temperature=self.temperature,
+            target_entropy=self.target_entropy,
+            log_std_min=-20.0,
+            log_std_max=2.0,
+        )
+
+
+@config
 class VlaFinetuneConfig(FinetuneAlgorithm):
     """Options of PPO or GRPO of a language-conditioned policy with action tokens (RLinf-VLA, arXiv
     2510.06710) or a flow (pi_RL)."""
@@ -439,7 +512,8 @@ FinetuneMethodConfig = Annotated[
     | ExpoFinetuneConfig
     | QChunkingFinetuneConfig
     | RL100FinetuneConfig
-    | VlaFinetuneConfig,
+    | VlaFinetuneConfig
+    | DsrlFinetuneConfig,
     Discriminator("kind"),
     WrapValidator(_outside_algorithm),
     PlainSerializer(to_plain),

@@ -13,7 +13,6 @@ Shape suffixes: B batch, D executed entries of a chunk, N chunks.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +22,6 @@ from torch import Tensor
 from policies.policy_config import PolicyConfig
 from policies.random_streams import ChunkSelectionStream
 from policies.rl.finetuning.chunk_replay import (
-    ROLLOUTS,
     ChunkReplay,
     ChunkTransitionBatch,
     demonstration_candidates,
@@ -32,7 +30,7 @@ from policies.rl.finetuning.chunk_selection import VALUE_BATCH, ChunkSelection, 
 from policies.rl.finetuning.config import ExpoFinetuneConfig, QChunkingFinetuneConfig
 from policies.rl.finetuning.method import FinetuneSetup
 from policies.rl.generative.behaviour_model import BASE, NEXT_BASE
-from policies.rl.replay.transitions import Observations, Transitions
+from policies.rl.replay.transitions import Observations, Transitions, without_person
 from robots.interfaces import Progress
 
 DemonstratedOptions = TypeVar("DemonstratedOptions", ExpoFinetuneConfig, QChunkingFinetuneConfig)
@@ -72,17 +70,14 @@ class DemonstrationSelection(ChunkSelection[DemonstratedOptions]):
         ]
         batch = ChunkTransitionBatch(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
         count = len(batch.reward_B)
-        none_B = torch.zeros(count, dtype=torch.bool)
         executed = self.env.executed_part
-        return Transitions(
+        return without_person(
             obs=Observations(batch.obs.flatten(1)),
             action_BA=executed(batch.executed_BHA),
             reward_B=batch.reward_B,
             discount_B=batch.discount_B,
             next_obs=Observations(batch.next_obs.flatten(1)),
             demo_B=torch.arange(count) < self._demo_rows,
-            intervention_B=none_B,
-            toggles_B=torch.zeros(count),
             extra={
                 BASE: executed(batch.chunk_BNHA),
                 NEXT_BASE: executed(batch.next_chunk_BNHA),
@@ -103,5 +98,5 @@ class DemonstrationSelection(ChunkSelection[DemonstratedOptions]):
         recent = max(0, self.done - self.config.imitate_every)
         data = self.choices(self._replay.rows_since(recent))
         self.imitate(data, f"{identity} choices", out, progress)
-        shutil.rmtree(out / ROLLOUTS, ignore_errors=True)
+        self.remove_rollouts(out)
         return self.policy.config

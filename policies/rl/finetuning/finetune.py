@@ -18,6 +18,7 @@ from policies.rl.collection.seeds import CountedSeeds
 from policies.rl.finetuning.config import (
     BestOfNFinetuneConfig,
     DppoFinetuneConfig,
+    DsrlFinetuneConfig,
     ExpoFinetuneConfig,
     FinetuneConfig,
     QChunkingFinetuneConfig,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from policies.policy import ChunkPolicy
     from policies.policy_config import PolicyConfig
-    from policies.rl.collection.device_chunk_env import DeviceEnv
+    from policies.rl.collection.device_episodes import DeviceEnv
 
 STATE = "finetune.pt"
 CURVE = "finetune.jsonl"
@@ -134,9 +135,11 @@ class _Finetuning:
         demos: Path | None,
     ) -> None:
         from policies.checkpoint import digest_file
+        from policies.policy import refuse_noise_actor
         from policies.rl.collection.split_chunk_env import make_chunk_env
         from policies.training.resumable_run import ResumableRun
 
+        refuse_noise_actor(module, "finetune: the policy")
         self.config = config
         self.out = out
         identity_of = {"config": to_plain(config), "policy": _digest(module)}
@@ -238,7 +241,7 @@ def _device(config: FinetuneConfig, env: VecEnv | DeviceEnv) -> torch.device:
     """
     import torch
 
-    from policies.rl.collection.device_chunk_env import DeviceEnv
+    from policies.rl.collection.device_episodes import DeviceEnv
 
     if not isinstance(env, DeviceEnv):
         return torch.device("cpu")
@@ -274,6 +277,10 @@ def _make_method(config: FinetuneConfig, setup: FinetuneSetup) -> FinetuneMethod
 
             policy = check_language_conditioned(setup.policy)
             return VlaFinetuning(options, policy, setup.env, setup.seed)
+        case DsrlFinetuneConfig() as options:
+            from policies.rl.finetuning.dsrl import DsrlFinetuning
+
+            return DsrlFinetuning(options, setup.denoising_policy(), setup.env, setup.seed)
         case RL100FinetuneConfig() as options:
             from policies.rl.finetuning.rl100 import RL100Finetuning
 

@@ -11,7 +11,7 @@ from robots.interfaces import Progress
 
 if TYPE_CHECKING:
     from policies.families.diffusion import DiffusionPolicy
-    from policies.policy import ChunkPolicy
+    from policies.policy import ChunkPolicy, DenoisingPolicy
     from policies.policy_config import PolicyConfig
     from policies.rl.collection.episode_statistics import EpisodeStatistics
     from policies.rl.collection.interfaces import DecisionEnv
@@ -111,7 +111,22 @@ class FinetuneSetup(NamedTuple):
         if self.policy.language_conditioned and not instructed:
             raise HandoffError(
                 "finetune: the policy is language-conditioned through a sentence encoder, expected a diffusion or flow "
-                "policy without policy.language. Only the method 'dppo' fine-tunes it with its instructions."
+                "policy without policy.language. Only 'dppo' and 'dsrl' fine-tune it with its instructions."
+            )
+        return self.policy
+
+    def denoising_policy(self) -> DenoisingPolicy:
+        """The policy, if its sampler has an initial noise: a diffusion or flow policy, or a `vla`.
+
+        Raises:
+            HandoffError: a policy of another family.
+        """
+        from policies.policy import DenoisingPolicy
+
+        if not isinstance(self.policy, DenoisingPolicy):
+            raise HandoffError(
+                f"finetune: the policy is a {type(self.policy).__name__}, whose sampler has no initial noise that "
+                "could be chosen; expected a diffusion or flow policy, or a vla. Use another method."
             )
         return self.policy
 

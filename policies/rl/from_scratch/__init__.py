@@ -11,4 +11,5 @@ pictures.
 - `on_policy`: runs on the policy's own rollouts: PPO and PPO-Lagrangian.
 - `actor_critic`: Gaussian actor and critics on observation vectors.
 - `rollout_env`: the environments as on-policy collection sees them.
+- `device_env`: the same with tensors that stay on a device.
 """

@@ -81,6 +81,12 @@ class StateActorCritic:
             self.critic = Values(self.features, options.critic, values)
         self.actor = GaussianActor(self.mean, sizes.action, options.init_std)
 
+    def to(self, device: torch.device) -> StateActorCritic:
+        """Moves all weights to `device`; returns itself."""
+        self.actor.to(device)
+        self.critic.to(device)
+        return self
+
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """Weights and normalisation."""
         return {"actor": self.actor.state_dict(), "critic": self.critic.state_dict()}

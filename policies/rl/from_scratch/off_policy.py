@@ -39,7 +39,7 @@ class ReplayRun:
     """
 
     def __init__(
-        self, algorithm: ReplayAlgorithm, run: ScratchRun, demos: Sequence[Steps] = ()
+        self, algorithm: ReplayAlgorithm, run: ScratchRun[StateEnv], demos: Sequence[Steps] = ()
     ) -> None:
         self.run = run
         self._algorithm = algorithm

@@ -13,10 +13,13 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from policies.rl.collection.collector import Collector
+from policies.rl.collection.state_env import StateEnv
 from policies.rl.from_scratch.actor_critic import StateActorCritic
 from policies.rl.from_scratch.config import PpoAlgorithm, PpoLagrangianAlgorithm, PpoOptions
+from policies.rl.from_scratch.device_env import DeviceStateEnv
 from policies.rl.from_scratch.learners import RunningNormaliser
 from policies.rl.from_scratch.rollout_env import StateRolloutEnv
 from policies.rl.from_scratch.run import SavedActor, ScratchRun, checked_figures, episode_figures
@@ -34,23 +37,34 @@ class RolloutRun:
 
     Args:
         algorithm: the algorithm with its options.
-        run: environments, curve and folder of the run.
+        run: environments, curve and folder of the run. The policy is trained on the device of the
+            environments, which may be one that they do not leave.
     """
 
-    def __init__(self, algorithm: PpoAlgorithm | PpoLagrangianAlgorithm, run: ScratchRun) -> None:
+    def __init__(
+        self,
+        algorithm: PpoAlgorithm | PpoLagrangianAlgorithm,
+        run: ScratchRun[StateEnv] | ScratchRun[DeviceStateEnv],
+    ) -> None:
         self.run = run
         self._algorithm = algorithm
         self._constraint = _constraint(algorithm)
         env, seed = run.env, run.config.seed
         sizes = Sizes(observation=env.entries, action=env.env.action_spec.size)
         values = 1 if self._constraint is None else 2
-        self.model = StateActorCritic(algorithm, sizes, values, seed)
-        self._normaliser = RunningNormaliser(self.model.features)
         limit = algorithm.cost_limit if isinstance(algorithm, PpoLagrangianAlgorithm) else None
-        self._env = StateRolloutEnv(env, algorithm.discount, limit)
+        self._env = (
+            env
+            if isinstance(env, DeviceStateEnv)
+            else StateRolloutEnv(env, algorithm.discount, limit)
+        )
+        self.model = StateActorCritic(algorithm, sizes, values, seed).to(self._env.device)
+        self._normaliser = RunningNormaliser(self.model.features)
         self._collector = Collector(
             self._env, self.model.actor, self.model.critic, algorithm.discount, seed
         )
+        if isinstance(env, DeviceStateEnv):
+            self._collector.statistics = env.statistics
         self.learner = OnPolicyLearner(
             _on_policy(algorithm),
             self.model.actor,
@@ -64,25 +78,30 @@ class RolloutRun:
         state = self.run.resumable.resume()
         if state is None:
             self._collector.begin()
-            self._normaliser.update(self.run.env.observation)
+            self._normalise(self._env.observation())
             return
         self.model.load_state_dict(state["model"])
         self.learner.load_state_dict(state["learner"])
         self._normaliser.load_state_dict(state["normaliser"])
         self._collector.load_state_dict(state["collector"])
         self.run.load_state_dict(state)
+        if isinstance(self._env, DeviceStateEnv):
+            # The running episodes cannot be saved.
+            self._collector.begin()
 
     def learn(self, progress: Progress) -> None:
         """Runs the remaining rollouts and updates."""
         algorithm = self._algorithm
         while self.learner.rollouts < algorithm.rollouts:
             rollout = self._collector.rollout(algorithm.rollout_steps)
+            # On a device, values are checked once per rollout, before anything is learned.
+            self._env.check()
             self._collector.statistics.flush()
             costs = self._env.take_costs()
             # No episode may have ended in a short rollout; the multiplier then stays.
             episode_cost = float(np.mean(costs)) if costs and self._constraint else None
             statistics = self.learner.update(rollout, episode_cost)
-            self._normaliser.update(rollout.obs.flatten(0, 1).numpy())
+            self._normalise(rollout.obs.flatten(0, 1))
             done = self.learner.rollouts
             if done % algorithm.save_every == 0 or done == algorithm.rollouts:
                 entry = self._entry(statistics)
@@ -102,6 +121,9 @@ class RolloutRun:
     def finish(self) -> None:
         """Removes the files that only a resumed run needs."""
         self.run.resumable.finish()
+
+    def _normalise(self, vector_NO: Tensor) -> None:
+        self._normaliser.update(vector_NO.cpu().numpy())
 
     def _steps(self) -> int:
         return self.learner.rollouts * self._algorithm.rollout_steps * self.run.env.num_envs

@@ -27,10 +27,17 @@ class StateRolloutEnv:
 
     def __init__(self, env: StateEnv, discount: float, cost_limit: float | None) -> None:
         self.num_envs = env.num_envs
+        self.device = torch.device("cpu")
         self._env = env
         self._cost_limit = cost_limit
         self._discount_N = torch.full((env.num_envs,), discount)
         self._ended_costs: list[float] = []
+
+    def prepare(self) -> None:
+        """See `RolloutEnv.prepare`; nothing is pending."""
+
+    def check(self) -> None:
+        """Does nothing: `step` checks every reward."""
 
     def begin(self) -> None:
         """See `RolloutEnv.begin`."""

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,15 +18,18 @@ from policies.policy_config import LearnedActorConfig
 from policies.rl.collection.seeds import CountedSeeds
 from policies.rl.collection.state_env import StateEnv
 from policies.rl.from_scratch.config import FromScratchConfig
+from policies.rl.from_scratch.device_env import DeviceStateEnv
 from policies.training.resumable_run import ResumableRun
 from robots.config import to_plain
 from robots.errors import HandoffError
-from robots.interfaces import VecEnv
 from robots.wire.actor_card import ActorCard
 from robots.wire.learner import Parameters
 
 STATE = "reinforce.pt"
 CURVE = "reinforce.jsonl"
+
+TrainingEnv = TypeVar("TrainingEnv", StateEnv, DeviceStateEnv)
+"""Environments of a run: on the host, or on a device."""
 
 
 class SavedActor(NamedTuple):
@@ -38,12 +41,13 @@ class SavedActor(NamedTuple):
     """Number of updates."""
 
 
-class ScratchRun:
+class ScratchRun(Generic[TrainingEnv]):
     """Environments and curve of one run.
 
     Args:
         config: options of the training.
-        env: environments without auto-reset, with actions in [-1, 1].
+        env: the environments.
+        seeds: their episode seeds.
         out: folder of the run.
         step: entry of the curve under whose number the others are logged.
         demos: number of demonstrated steps, part of the run's identity.
@@ -53,7 +57,8 @@ class ScratchRun:
     def __init__(
         self,
         config: FromScratchConfig,
-        env: VecEnv,
+        env: TrainingEnv,
+        seeds: CountedSeeds,
         out: Path,
         *,
         step: str,
@@ -62,12 +67,14 @@ class ScratchRun:
     ) -> None:
         self.config = config
         self.out = out
-        self._seeds = CountedSeeds(config.first_seed)
-        self.env = StateEnv(env, config.fields, self._seeds, config.reward, pictures)
+        self.env = env
+        self._seeds = seeds
         self._cameras = {} if pictures is None else pictures.specs
-        identity = {"config": to_plain(config), "env": env.num_envs, "fields": self.env.fields}
+        identity = {"config": to_plain(config), "env": env.num_envs, "fields": env.fields}
         if demos:
             identity["demos"] = demos
+        if isinstance(env, DeviceStateEnv):
+            identity["resident"] = True
         self.resumable = ResumableRun(
             out, json.dumps(identity), state=STATE, curve=CURVE, logging=config, step=step
         )
@@ -107,7 +114,7 @@ class ScratchRun:
         save_actor(self.out, card, Parameters(actor.version, actor.card, actor.arrays))
 
 
-def episode_figures(env: StateEnv) -> dict[str, float]:
+def episode_figures(env: StateEnv | DeviceStateEnv) -> dict[str, float]:
     """Episodes so far, and success, return and, where the environments have one, cost of the
     newest."""
     statistics = env.statistics

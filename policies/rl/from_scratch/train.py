@@ -17,6 +17,7 @@ from robots.interfaces import Progress, VecEnv
 
 if TYPE_CHECKING:
     from policies.networks.images.picture_features import PictureEncoder
+    from policies.rl.collection.device_episodes import DeviceEnv
     from policies.rl.from_scratch.off_policy import ReplayRun
     from policies.rl.from_scratch.on_policy import RolloutRun
     from robots.wire.steps import Steps
@@ -29,7 +30,7 @@ RESULTS = ("episodes", "success", "return", "cost", "multiplier")
 def train_from_scratch(
     config: FromScratchConfig,
     task: str,
-    make_env: Callable[[], VecEnv],
+    make_env: Callable[[], VecEnv | DeviceEnv],
     out: Path,
     progress: Progress,
     robot: str = "",
@@ -41,8 +42,8 @@ def train_from_scratch(
     Args:
         config: algorithm and options of the training.
         task: name of the task, for the policy card.
-        make_env: makes a vectorised environment without auto-reset and with actions in [-1, 1]; it
-            is closed at the end.
+        make_env: makes a vectorised environment without auto-reset and with actions in [-1, 1], or
+            one that stays on a device, where PPO then trains; it is closed at the end.
         out: output folder; a killed run in it is resumed.
         progress: called at every checkpoint.
         robot: name of the robot; empty if it is not one of Handoff's robots.
@@ -55,8 +56,8 @@ def train_from_scratch(
 
     Raises:
         HandoffError: observation fields or actions are unsuitable, demonstrations are missing or
-            not read, a cost is limited that the environments do not report, or values are not
-            finite.
+            not read, a cost is limited that the environments do not report, the environments stay
+            on a device and the algorithm does not, or values are not finite.
     """
     from policies.training.loop import torch_threads
 
@@ -99,31 +100,82 @@ def check_demonstrations(config: FromScratchConfig, *, given: bool) -> None:
         )
 
 
+def check_resident(config: FromScratchConfig) -> None:
+    """Checks that a run can be collected in environments that stay on a device.
+
+    Raises:
+        HandoffError: an algorithm other than PPO, or cameras.
+    """
+    algorithm = config.algorithm
+    if not isinstance(algorithm, PpoAlgorithm):
+        why = (
+            "such environments report no cost"
+            if isinstance(algorithm, PpoLagrangianAlgorithm)
+            else "its replay buffer is on the host"
+        )
+        raise HandoffError(
+            f"reinforce: the protocol's option resident: true is for the algorithm ppo, not {algorithm.kind}: {why}. "
+            "Set resident: false, or use ppo."
+        )
+    if config.image_fields:
+        raise HandoffError(
+            f"reinforce: image_fields is {list(config.image_fields)}, but environments with the option resident: true "
+            "have no pictures. Set resident: false, or image_fields to []."
+        )
+
+
 def _make_run(
-    config: FromScratchConfig, env: VecEnv, out: Path, demos: Path | None
+    config: FromScratchConfig, env: VecEnv | DeviceEnv, out: Path, demos: Path | None
 ) -> ReplayRun | RolloutRun:
-    from policies.rl.from_scratch.run import ScratchRun
+    from policies.rl.collection.device_episodes import DeviceEnv
 
-    steps: list[Steps] = []
     try:
-        pictures = _picture_encoder(config, env)
-        if demos is not None:
-            steps = _demonstrations(config, env, demos, pictures)
-        algorithm = config.algorithm
-        if isinstance(algorithm, PpoAlgorithm | PpoLagrangianAlgorithm):
-            from policies.rl.from_scratch.on_policy import RolloutRun
-
-            return RolloutRun(
-                algorithm, ScratchRun(config, env, out, step="rollouts", pictures=pictures)
-            )
-        from policies.rl.from_scratch.off_policy import ReplayRun
-
-        rows = sum(one.rows for one in steps)
-        run = ScratchRun(config, env, out, step="collections", demos=rows, pictures=pictures)
-        return ReplayRun(algorithm, run, steps)
+        if isinstance(env, DeviceEnv):
+            return _make_device_run(config, env, out)
+        return _make_host_run(config, env, out, demos)
     except BaseException:
         env.close()
         raise
+
+
+def _make_device_run(config: FromScratchConfig, env: DeviceEnv, out: Path) -> RolloutRun:
+    from policies.rl.collection.seeds import CountedSeeds
+    from policies.rl.from_scratch.device_env import DeviceStateEnv
+    from policies.rl.from_scratch.on_policy import RolloutRun
+    from policies.rl.from_scratch.run import ScratchRun
+
+    check_resident(config)
+    algorithm = config.algorithm
+    assert isinstance(algorithm, PpoAlgorithm)
+    seeds = CountedSeeds(config.first_seed)
+    state_env = DeviceStateEnv(env, config.fields, seeds, config.reward, algorithm.discount)
+    return RolloutRun(algorithm, ScratchRun(config, state_env, seeds, out, step="rollouts"))
+
+
+def _make_host_run(
+    config: FromScratchConfig, env: VecEnv, out: Path, demos: Path | None
+) -> ReplayRun | RolloutRun:
+    from policies.rl.collection.seeds import CountedSeeds
+    from policies.rl.collection.state_env import StateEnv
+    from policies.rl.from_scratch.run import ScratchRun
+
+    pictures = _picture_encoder(config, env)
+    steps = [] if demos is None else _demonstrations(config, env, demos, pictures)
+    seeds = CountedSeeds(config.first_seed)
+    state_env = StateEnv(env, config.fields, seeds, config.reward, pictures)
+    algorithm = config.algorithm
+    if isinstance(algorithm, PpoAlgorithm | PpoLagrangianAlgorithm):
+        from policies.rl.from_scratch.on_policy import RolloutRun
+
+        run = ScratchRun(config, state_env, seeds, out, step="rollouts", pictures=pictures)
+        return RolloutRun(algorithm, run)
+    from policies.rl.from_scratch.off_policy import ReplayRun
+
+    rows = sum(one.rows for one in steps)
+    run = ScratchRun(
+        config, state_env, seeds, out, step="collections", demos=rows, pictures=pictures
+    )
+    return ReplayRun(algorithm, run, steps)
 
 
 def _picture_encoder(config: FromScratchConfig, env: VecEnv) -> PictureEncoder | None:

@@ -28,7 +28,7 @@ from policies.policy_config import PolicyConfig
 from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.offline.recorded import RecordedEpisodes
 from policies.rl.on_policy.returns import chunk_reward
-from policies.rl.replay.transitions import Observations, Transitions
+from policies.rl.replay.transitions import Observations, Transitions, without_person
 from robots.episodes.store import EpisodeStore
 
 REWARD, SUCCESS = "reward", "success"
@@ -181,16 +181,13 @@ class RecordedChunks:
     def transitions(self, slot_B: np.ndarray) -> Transitions:
         """The transitions at these indices, with the whole chunk as `extra["chunk_BHA"]`."""
         rows = self._dataset.rows(torch.from_numpy(slot_B))
-        no_rows = torch.zeros(len(slot_B), dtype=torch.bool)
-        return Transitions(
+        return without_person(
             obs=Observations(rows.obs.flatten(1)),
             action_BA=self._executed(rows.chunk_RHA),
             reward_B=rows.reward_R,
             discount_B=rows.discount_R,
             next_obs=Observations(rows.next_obs.flatten(1)),
-            demo_B=~no_rows,
-            intervention_B=no_rows,
-            toggles_B=torch.zeros(len(slot_B)),
+            demo_B=torch.ones(len(slot_B), dtype=torch.bool),
             extra={CHUNK: rows.chunk_RHA},
         )
 

@@ -34,7 +34,7 @@ from policies.rl.on_policy.config import PpoConfig
 from policies.rl.on_policy.diffusion_actor import DenoisingActor
 from policies.rl.on_policy.ppo_loss import standardised, surrogate
 from policies.rl.on_policy.rollout import Trace
-from policies.rl.replay.transitions import Observations, Sizes, Transitions
+from policies.rl.replay.transitions import Observations, Sizes, without_person
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -88,16 +88,12 @@ def fit_critics(
     generator = torch.Generator().manual_seed(seed)
     for number in range(updates):
         rows = data.rows(torch.randint(len(data.reward_R), (batch_size,), generator=generator))
-        no_rows = torch.zeros(batch_size, dtype=torch.bool)
-        batch = Transitions(
+        batch = without_person(
             obs=Observations(rows.obs_RF),
             action_BA=rows.action_RD,
             reward_B=rows.reward_R,
             discount_B=rows.discount_R,
             next_obs=Observations(rows.next_obs_RF),
-            demo_B=no_rows,
-            intervention_B=no_rows,
-            toggles_B=torch.zeros(batch_size),
         )
         learner.update([batch])
         if progress is not None:

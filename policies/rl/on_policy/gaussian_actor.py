@@ -50,7 +50,7 @@ class GaussianActor(nn.Module):
     ) -> GaussianSample:
         """Samples an action for every row; `deterministic` takes the mean."""
         mean_BA = self.mean(obs)
-        noise_BA = torch.randn(mean_BA.shape, generator=generator)
+        noise_BA = torch.randn(mean_BA.shape, generator=generator, device=mean_BA.device)
         action_BA = mean_BA if deterministic else mean_BA + self.log_std.exp() * noise_BA
         trace = {"action": action_BA[:, None]}
         return GaussianSample(action_BA, trace, self._log_prob(mean_BA, action_BA)[:, None])

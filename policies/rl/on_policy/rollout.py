@@ -13,7 +13,6 @@ decision.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -142,30 +141,56 @@ def expand_to_units(coarse_RV: Tensor, units: int) -> Tensor:
     return coarse_RV if values == 1 else coarse_RV.repeat_interleave(units // values, dim=1)
 
 
-@dataclass
 class RewardScale:
     """Divides rewards by the running standard deviation of their discounted sum, as in gymnasium
-    and DPPO."""
+    and DPPO. Its state stays on the device of the rewards.
 
-    discount: float
-    count: float = 0.0
-    mean: float = 0.0
-    squares: float = 0.0
-    sums: list[float] = field(default_factory=list)
+    Args:
+        discount: discount per reward.
+    """
+
+    def __init__(self, discount: float) -> None:
+        self._discount = discount
+        self._count = 0.0
+        self._mean = torch.zeros((), dtype=torch.float64)
+        self._squares = torch.zeros((), dtype=torch.float64)
+        self._sums_N: Tensor | None = None
 
     def __call__(self, reward_N: Tensor, ended_N: Tensor) -> Tensor:
         """(N,) scaled rewards; `ended_N` (bool) marks rewards that ended their episode."""
-        if not self.sums:
-            self.sums = [0.0] * len(reward_N)
-        sums = torch.tensor(self.sums, dtype=torch.float64) * self.discount + reward_N.double()
+        reward = reward_N.double()
+        previous_N = torch.zeros_like(reward) if self._sums_N is None else self._sums_N
+        sums_N = previous_N.to(reward.device) * self._discount + reward
         # Batched variance update of Chan, Golub and LeVeque (1979).
-        total, gap = self.count + len(sums), float(sums.mean()) - self.mean
-        self.squares += (
-            float(sums.var(correction=0)) * len(sums) + gap * gap * self.count * len(sums) / total
+        count, rows = self._count, len(sums_N)
+        total, gap = count + rows, sums_N.mean() - self._mean
+        self._squares = self._squares + (
+            sums_N.var(correction=0) * rows + gap * gap * count * rows / total
         )
-        self.mean += gap * len(sums) / total
-        self.count = total
-        self.sums = torch.where(ended_N, torch.zeros_like(sums), sums).tolist()
-        deviation = (self.squares / self.count) ** 0.5
+        self._mean = self._mean + gap * rows / total
+        self._count = total
+        self._sums_N = torch.where(ended_N, 0.0, sums_N)
+        deviation = (self._squares / total).sqrt()
         # Equal sums have no deviation to divide by.
-        return reward_N / deviation if deviation > 1e-6 * abs(self.mean) else reward_N.clone()
+        return torch.where(deviation > 1e-6 * self._mean.abs(), reward_N / deviation, reward_N)
+
+    def restart(self) -> None:
+        """Drops the sums of the running episodes, which are abandoned."""
+        self._sums_N = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Complete state, in plain values; waits for the device."""
+        return {
+            "count": self._count,
+            "mean": self._mean.item(),
+            "squares": self._squares.item(),
+            "sums": [] if self._sums_N is None else self._sums_N.tolist(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores `state_dict`."""
+        self._count = state["count"]
+        self._mean = torch.tensor(state["mean"], dtype=torch.float64)
+        self._squares = torch.tensor(state["squares"], dtype=torch.float64)
+        sums = state["sums"]
+        self._sums_N = torch.tensor(sums, dtype=torch.float64) if sums else None

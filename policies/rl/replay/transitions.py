@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from robots.config import Finite, Index, Whole, config
@@ -78,9 +79,33 @@ class Transitions(NamedTuple):
         return len(self.reward_B)
 
 
+def without_person(
+    obs: Observations,
+    action_BA: Tensor,
+    reward_B: Tensor,
+    discount_B: Tensor,
+    next_obs: Observations,
+    demo_B: Tensor | None = None,
+    extra: Mapping[str, Tensor] | None = None,
+) -> Transitions:
+    """Transitions in which no person acted and no command reversed the gripper; the arguments are
+    those of `Transitions`. Without `demo_B` none of them is a demonstration."""
+    none_B = torch.zeros(len(reward_B), dtype=torch.bool)
+    return Transitions(
+        obs=obs,
+        action_BA=action_BA,
+        reward_B=reward_B,
+        discount_B=discount_B,
+        next_obs=next_obs,
+        demo_B=none_B if demo_B is None else demo_B,
+        intervention_B=none_B,
+        toggles_B=torch.zeros(len(reward_B)),
+        extra=extra or {},
+    )
+
+
 def concatenated(parts: list[Transitions]) -> Transitions:
     """Concatenates minibatches; `extra` keeps the entries that all of them have."""
-    import torch
 
     def joined(field: str) -> Observations:
         observations = [getattr(part, field) for part in parts]

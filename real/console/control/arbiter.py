@@ -13,21 +13,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from real.console.control.arm_mode import ArmMode, Log
+from real.console.control.arm_mode import RECOVERING, ArmMode, Log
 from real.console.control.bindings import (
     END,
     HELD,
     HOLD,
+    HOME,
     LABELS,
+    LIMP,
     RESUME,
+    SLOW,
+    SLOW_SPEED,
     UNDO,
     Bindings,
     Inputs,
     RefusedBindingError,
 )
-from real.console.control.commands import STILL, ControlCommand, Mode
+from real.console.control.commands import RESET_MODES, STILL, ControlCommand, Mode
 from real.console.control.labels import EpisodeLabel, PendingLabel
-from real.console.control.people import FloodedError, Person, RefusalCount
+from real.console.control.people import FloodedError, People, Person, RefusalCount
+from real.console.control.reset_offer import ResetOffer
 from real.teleop.takeover import HandInput
 from robots.config import Count, Delay, Seconds, config
 from robots.errors import HandoffError
@@ -50,7 +55,8 @@ class ArbiterConfig:
     resumes by itself if it moved before [s]. None waits for the person."""
     hold_to_run: bool = False
     """Whether the policy acts only while the person in control holds the key that starts it; the
-    arm holds still when they release it, unless they lead the arm themselves."""
+    arm holds still when they release it, unless they lead the arm themselves. The drive to the
+    start takes its own key in the same way."""
     messages: Count = 300
     """Highest number of messages per second from one page before it is disconnected [1/s]."""
 
@@ -80,19 +86,18 @@ class ControlArbiter:
         self._now = now
         self.motion = ArmMode(log, now, trouble)
         """Source of the arm's motion."""
+        self.reset = ResetOffer()
+        """What the session offers between two episodes."""
         self._refusals = RefusalCount()
-        self.people: dict[int, Person] = {}
-        """People by the numbers of their pages."""
-        self.controller: int | None = None
-        """Number of the page in control."""
-        self.asking: int | None = None
-        """Number of the page that asks for control."""
+        self.people = People()
+        """The people at the console, and who of them is in control."""
         self.motion.why = self._ready()
         self.robot = False
         """Whether the robot's process is connected."""
         self._device_hand = STILL
         self._label = EpisodeLabel()
-        self._next_number = 1
+        self.without: frozenset[str] = frozenset()
+        """Motions that the session's actions do not have, whose inputs do nothing."""
 
     @property
     def mode(self) -> Mode:
@@ -109,11 +114,9 @@ class ControlArbiter:
 
         The first page gets control.
         """
-        number = self._next_number
-        self._next_number += 1
-        self.people[number] = Person(name or f"page {number}", address, self._now())
+        number = self.people.join(name, address, self._now())
         self._log(self.people[number].name, "joined", {"address": address})
-        if self.controller is None:
+        if self.people.controller is None:
             self._take_control(number)
         return number
 
@@ -130,13 +133,11 @@ class ControlArbiter:
 
     def leave(self, number: int, why: str) -> None:
         """Removes a page; the arm holds still if it was in control."""
-        person = self.people.pop(number, None)
+        in_control = number == self.people.controller
+        person = self.people.leave(number)
         if person is None:
             return
-        if self.asking == number:
-            self.asking = None
-        if self.controller == number:
-            self.controller = None
+        if in_control:
             self.hold(f"The page of {person.name} disconnected: {why}.")
         self._log(person.name, "left", {"why": why})
 
@@ -173,13 +174,14 @@ class ControlArbiter:
         hidden = person.visible and not visible
         person.visible = visible
         # A page without control can stop the arm, and nothing else.
-        if number != self.controller:
+        if number != self.people.controller:
+            person.spacemouse.hand(None, self._now())
             if HOLD in pressed:
                 self.press(number, HOLD)
             return
         if hidden:
             self.hold(f"The page of {person.name} is hidden.")
-        person.hand = self.bindings.hand(inputs)
+        person.hand = self._page_hand(person, inputs)
         hand = self._merged(person.hand)
         if person.ending is not None and END not in down:
             person.ending = None
@@ -194,14 +196,14 @@ class ControlArbiter:
         """Takes the input of a device at the server, such as a SpaceMouse, for whoever is in
         control."""
         self._device_hand = hand
-        if self.controller is not None:
-            person = self.people[self.controller]
+        person = self.people.in_control
+        if person is not None:
             self.motion.move(person.name, self._merged(person.hand))
             self._check_held(person)
 
     def press(self, number: int, action: str) -> None:
-        """Takes a page's action that does not move the arm: a label, undo, hold still, go on, and
-        the beginning of the end of the session.
+        """Takes a page's action that moves the arm by no deflection: a label, undo, hold still, go
+        on, home, limp, and the beginning of the end of the session.
 
         Raises:
             HandoffError: unknown action.
@@ -209,7 +211,7 @@ class ControlArbiter:
         person = self.people[number]
         if action == HOLD:
             self.hold(f"{person.name} pressed Hold.")
-        elif number != self.controller:
+        elif number != self.people.controller:
             self._log(person.name, "not in control", {"asked for": action})
         elif action in LABELS:
             self._give_label(person, LABELS[action])
@@ -217,6 +219,8 @@ class ControlArbiter:
             self._undo(person)
         elif action == RESUME:
             self._resume(person)
+        elif action in (HOME, LIMP):
+            self._begin_reset_mode(person, Mode(action))
         elif action == END:
             person.ending = self._now()
             self.hold(f"Keep {self.bindings.key(END)} pressed to end the session.")
@@ -227,25 +231,25 @@ class ControlArbiter:
 
     def claim(self, number: int, *, force: bool) -> None:
         """A page asks for control; with `force` it takes control, which holds the arm still."""
-        person = self.people[number]
-        if self.controller == number:
+        person, holder = self.people[number], self.people.in_control
+        if person is holder:
             return
-        if self.controller is None or force:
+        if holder is None or force:
             self._take_control(number)
             return
-        self.asking = number
-        self._log(person.name, "asked for control", {"of": self.people[self.controller].name})
+        self.people.asking = number
+        self._log(person.name, "asked for control", {"of": holder.name})
 
     def give(self, number: int) -> None:
         """The page in control passes control to the page that asked for it; if none did, nobody is
         in control and the arm holds still."""
-        if number != self.controller:
+        if number != self.people.controller:
             return
-        if self.asking is not None:
-            self._take_control(self.asking)
+        if self.people.asking is not None:
+            self._take_control(self.people.asking)
             return
         name = self.people[number].name
-        self.controller = None
+        self.people.controller = None
         self._log(name, "gave control up", {})
         self.hold(f"{name} gave up control.")
 
@@ -274,18 +278,52 @@ class ControlArbiter:
         """
         self._rebind(number, {"action": "all", "input": "defaults"}, self.bindings.restored)
 
-    def robot_connected(self, connected: bool, about: str) -> None:
-        """The robot's process connected or disconnected; `about` names its task."""
+    def robot_connected(
+        self, connected: bool, about: str, refusals: Mapping[str, str] | None = None
+    ) -> None:
+        """The robot's process connected or disconnected.
+
+        Args:
+            connected: whether it connected.
+            about: name of its task.
+            refusals: why it offers no `home` or `limp`, see `ResetOffer.refusals`.
+        """
         self._log("robot", "connected" if connected else "lost", {"about": about})
         self.robot = connected
         self._label.reset()
+        self.reset.connect(refusals)
         if connected or self.mode is Mode.FAULT:
             self.motion.reopen()
         self.hold(self._ready() if connected else "The robot disconnected.")
 
     def begin_episode(self, episode: int) -> None:
-        """An episode of this number began; its label may be given."""
+        """An episode of this number began; its label may be given. After a fault the arm has been
+        recovered by then."""
+        self.motion.recovered(self._recovered())
         self._label.begin(episode)
+        self.reset.begin_episode()
+
+    def await_start(self, words: str, *, wait: bool) -> None:
+        """The session waits for the person before the next episode: they may drive the arm home or
+        guide it by hand until they start it.
+
+        Args:
+            words: what there is to do, or what has been done, as sentences for the pages.
+            wait: whether the arm holds still until the person starts; otherwise it resumes by
+                itself if it would.
+        """
+        late = self._end_label()
+        self.reset.open = True
+        self.reset.words = words
+        self.motion.recovered(self._recovered())
+        if wait:
+            self.hold(" ".join(filter(None, (self.reset.result, late, words, self._to_start()))))
+
+    def leave_reset(self) -> None:
+        """The session goes on to the next episode: nothing but the episode moves the arm now."""
+        self.reset.open = False
+        if self.mode in RESET_MODES:
+            self.hold("The next episode begins.")
 
     def end_episode(self, result: str) -> None:
         """The running episode ended: the arm holds still, with the result on the pages, and resumes
@@ -295,28 +333,23 @@ class ControlArbiter:
             result: the result as a sentence.
         """
         moved = self.motion.moving
-        late = self._label.end()
-        if late is not None:
-            label = late.label.name.lower()
-            self._log(late.person, "label too late", {"label": label})
-            result = f"{result} The label {label} came too late and does not count."
-        self.hold(result)
-        if self.config.pause is not None and (moved or (late is not None and late.resume)):
+        pending = self._label.pending
+        late = self._end_label()
+        self.reset.result = " ".join(filter(None, (result, late)))
+        self.hold(self.reset.result)
+        if self.config.pause is not None and (moved or (pending is not None and pending.resume)):
             self.motion.resume_after(self.config.pause)
 
     def fault(self, number: int, why: str, *, asks_cause: bool) -> None:
         """A fault has stopped the arm, and ended the running episode; see `ArmMode.fault`."""
-        late = self._label.end()
-        if late is not None:
-            label = late.label.name.lower()
-            self._log(late.person, "label too late", {"label": label})
+        self._end_label()
         self.motion.fault(number, why, asks_cause=asks_cause)
 
     def recover(self, number: int, cause: str) -> None:
         """A page recovers the arm after a fault, and gives its cause; only the page in control
         can."""
         person = self.people[number]
-        if number != self.controller:
+        if number != self.people.controller:
             self._log(person.name, "not in control", {"asked for": "recover"})
             return
         self.motion.recover(person.name, cause)
@@ -337,7 +370,7 @@ class ControlArbiter:
         now = self._now()
         self._end_session(now)
         if self.motion.moving:
-            person = None if self.controller is None else self.people[self.controller]
+            person = self.people.in_control
             if person is None:
                 self.hold("Nobody has control.")
             elif trouble := self.motion.trouble():
@@ -356,7 +389,7 @@ class ControlArbiter:
 
     def command(self) -> ControlCommand:
         """The command to the robot's process at this moment."""
-        person = None if self.controller is None else self.people[self.controller]
+        person = self.people.in_control
         name, sequence = ("", -1) if person is None else (person.name, person.sequence)
         return ControlCommand(
             self.mode,
@@ -373,15 +406,15 @@ class ControlArbiter:
         """State that every page shows, as plain values for JSON."""
         pending = self._label.pending
         now = self._now()
-        names = {number: person.name for number, person in self.people.items()}
-        controller = None if self.controller is None else self.people[self.controller]
+        names = {number: person.name for number, person in self.people.pages.items()}
+        controller = self.people.in_control
         ending = None if controller is None else controller.ending
         return {
             "mode": self.mode.value,
             "why": self.motion.shown_why,
-            "trouble": bool(self.motion.trouble()),
-            "controller": self.controller,
-            "asking": self.asking,
+            "trouble": self.motion.recovering or bool(self.motion.trouble()),
+            "controller": self.people.controller,
+            "asking": self.people.asking,
             "people": names,
             "robot": self.robot,
             "sequence": -1 if controller is None else controller.sequence,
@@ -396,12 +429,19 @@ class ControlArbiter:
             "resume_left": self.motion.resume_left,
             "hold_to_run": self.config.hold_to_run,
             "asks_cause": self.motion.asks_cause,
+            "reset": self.reset.shown(),
         }
 
     def _ready(self) -> str:
+        return f"{self.reset.words or 'Ready.'} {self._to_start()}"
+
+    def _recovered(self) -> str:
+        return f"The arm has been recovered. {self._to_start()}"
+
+    def _to_start(self) -> str:
         if self.config.hold_to_run:
-            return f"Ready. {self._hold_to_run()}"
-        return f"Ready. Press {self.bindings.key(RESUME)} to start."
+            return self._hold_to_run()
+        return f"Press {self.bindings.key(RESUME)} to start."
 
     def _hold_to_run(self) -> str:
         return f"Hold {self.bindings.key(RESUME)} to run."
@@ -411,13 +451,17 @@ class ControlArbiter:
         return not self.config.hold_to_run or RESUME in person.down
 
     def _check_held(self, person: Person) -> None:
-        """Holds the arm still if the person has released the key that lets the policy act."""
+        """Holds the arm still if the person has released the key that lets the policy act, or the
+        arm drive home."""
         if self.mode is Mode.POLICY and not self._runs(person):
             self.hold(f"{person.name} released {self.bindings.key(RESUME)}. {self._hold_to_run()}")
+        if self.mode is Mode.HOME and self.config.hold_to_run and HOME not in person.down:
+            key = self.bindings.key(HOME)
+            self.hold(f"{person.name} released {key}. Hold {key} to drive home.")
 
     def _end_session(self, now: float) -> None:
         """Ends the session if the person in control has held its key for long enough."""
-        person = None if self.controller is None else self.people[self.controller]
+        person = self.people.in_control
         if person is None or person.ending is None or now - person.ending < self.config.end:
             return
         person.ending = None
@@ -431,7 +475,7 @@ class ControlArbiter:
         """Replaces the bindings by those that `make` returns, or logs why they were refused."""
         name = self.people[number].name
         try:
-            if number != self.controller or self.mode is not Mode.HOLD:
+            if number != self.people.controller or self.mode is not Mode.HOLD:
                 raise RefusedBindingError("Hold the arm still and take control to change bindings.")
             self.bindings = make()
         except RefusedBindingError as refused:
@@ -439,6 +483,16 @@ class ControlArbiter:
             raise
         self.motion.released = False
         self._log(name, "bound", details)
+
+    def _page_hand(self, person: Person, inputs: Inputs) -> HandInput:
+        """The motion that the inputs of the page in control ask for; while keys, the screen or a
+        gamepad move the arm, a SpaceMouse at the page moves nothing."""
+        hand = self.bindings.hand(inputs, self.without)
+        cap = person.spacemouse.hand(inputs.spacemouse, self._now())
+        if hand.engaged:
+            return hand
+        speed = SLOW_SPEED if SLOW in person.down else 1.0
+        return cap._replace(twist=cap.twist * speed)
 
     def _merged(self, hand: HandInput) -> HandInput:
         """The page's input, or the device's if the page moves nothing; notes when both are
@@ -448,11 +502,7 @@ class ControlArbiter:
         return merged
 
     def _take_control(self, number: int) -> None:
-        previous = None if self.controller is None else self.people[self.controller].name
-        self.controller = number
-        self.asking = None
-        for person in self.people.values():
-            person.ending = None
+        previous = self.people.take_control(number)
         name = self.people[number].name
         self._log(name, "has control", {"before": previous})
         self.hold(f"{name} took control." if previous else self._ready())
@@ -497,12 +547,61 @@ class ControlArbiter:
         if self.mode is Mode.HOLD and committed.resume:
             self._resume_if_present("resumed after the label")
 
-    def _resume(self, person: Person) -> None:
+    def _end_label(self) -> str:
+        """Ends the time in which a label counts; returns what becomes of one that was pending, as a
+        sentence."""
+        late = self._label.end()
+        if late is None:
+            return ""
+        label = late.label.name.lower()
+        self._log(late.person, "label too late", {"label": label})
+        return f"The label {label} came too late and does not count."
+
+    def _begin_reset_mode(self, person: Person, mode: Mode) -> None:
+        """Begins HOME or LIMP, which any of their keys ends."""
+        if self.mode in RESET_MODES:
+            self._end_reset_mode(person)
+            return
         if self.mode is not Mode.HOLD or self._label.pending is not None:
             return
-        if not self.robot or not person.visible:
-            why = "Wait for the robot to connect." if not self.robot else "Show the page."
-            self.motion.why = why
+        refused = self._absent(person)
+        if not refused:
+            refused = self.reset.refusal(mode, running=self._label.running is not None)
+            if refused:
+                self._log(person.name, "refused", {"asked for": mode.value, "why": refused})
+            elif mode is Mode.HOME and self.config.hold_to_run and HOME not in person.down:
+                refused = f"Hold {self.bindings.key(HOME)} to drive home."
+        if refused:
+            self.motion.why = refused
+            return
+        hold = self.bindings.key(HOLD)
+        why = (
+            f"The arm drives to its start. {hold} holds it."
+            if mode is Mode.HOME
+            else f"The arm yields to your hand. {hold} or {self.bindings.key(RESUME)} stiffens it."
+        )
+        self.motion.reset(mode, person.name, why)
+
+    def _end_reset_mode(self, person: Person) -> None:
+        ended = "stopped the drive home" if self.mode is Mode.HOME else "stiffened the arm"
+        self.hold(f"{person.name} {ended}. {self._to_start()}")
+
+    def _absent(self, person: Person) -> str:
+        """Who is missing before anything may move, as a sentence; empty if nobody is."""
+        if not self.robot:
+            return "Wait for the robot to connect."
+        if self.motion.recovering:
+            return f"The arm is being recovered. {RECOVERING}"
+        return "" if person.visible else "Show the page."
+
+    def _resume(self, person: Person) -> None:
+        if self.mode in RESET_MODES:
+            self._end_reset_mode(person)
+            return
+        if self.mode is not Mode.HOLD or self._label.pending is not None:
+            return
+        if absent := self._absent(person):
+            self.motion.why = absent
             return
         if not self._runs(person):
             self.motion.why = self._hold_to_run()
@@ -516,15 +615,16 @@ class ControlArbiter:
         Args:
             what: for the log.
         """
-        if self.controller is None or not self._controller_present() or self.motion.trouble():
+        person = self.people.in_control
+        if person is None or not self._controller_present() or self.motion.trouble():
             return
-        if self._runs(self.people[self.controller]):
+        if self._runs(person):
             self.motion.resume("console", what)
         else:
             self.motion.why = self._hold_to_run()
 
     def _controller_present(self) -> bool:
-        if self.controller is None:
+        person = self.people.in_control
+        if person is None:
             return False
-        person = self.people[self.controller]
         return person.visible and self._now() - person.last_heard <= self.config.watchdog

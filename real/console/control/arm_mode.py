@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from real.console.control.commands import STILL, Mode, Recovery
+from real.console.control.commands import RESET_MODES, STILL, Mode, Recovery
 from real.teleop.takeover import HandInput
 
+RECOVERING = "Wait until it is ready."
+"""What the pages say between a person's word that the arm may be recovered, and its recovery."""
 Log = Callable[[str, str, Mapping[str, Any]], None]
 """Writes an action to the audit log; the arguments are who, what and details."""
 
@@ -37,13 +39,21 @@ class ArmMode:
         """The last recovery from a fault."""
         self.asks_cause = False
         """Whether the person who recovers the arm has to say what caused the fault."""
+        self.recovering = False
+        """Whether the robot's process still has to recover the arm, as a person has asked it to."""
         self._fault = 0
         self._resume_at: float | None = None
 
     @property
-    def moving(self) -> bool:
+    def acting(self) -> bool:
         """Whether policy or person may move the arm."""
         return self.mode in (Mode.POLICY, Mode.PERSON)
+
+    @property
+    def moving(self) -> bool:
+        """Whether anything may move the arm: policy, person, the drive to the start, or a hand that
+        guides it."""
+        return self.acting or self.mode in RESET_MODES
 
     @property
     def resume_left(self) -> float | None:
@@ -55,7 +65,7 @@ class ArmMode:
         """The cause for the pages; in HOLD, what does not let the arm move comes first."""
         if self.mode is Mode.HOLD:
             return self.trouble() or self.why
-        return self.why if self.mode in (Mode.FAULT, Mode.STOP) else ""
+        return self.why if self.mode in (Mode.FAULT, Mode.STOP, *RESET_MODES) else ""
 
     def hold(self, why: str) -> None:
         """Holds the arm still until somebody or something resumes."""
@@ -90,6 +100,7 @@ class ArmMode:
         if self.mode is Mode.STOP:
             return
         self.mode = Mode.FAULT
+        self.recovering = False
         self.why = why
         self.hand = STILL
         self.released = False
@@ -99,24 +110,37 @@ class ArmMode:
         self._log("robot", "fault", {"why": why})
 
     def recover(self, person: str, cause: str) -> None:
-        """A person has dealt with the fault; the arm holds still until somebody resumes."""
+        """A person has dealt with the fault, and the robot's process recovers the arm; it holds
+        still until `recovered` and until somebody resumes."""
         if self.mode is not Mode.FAULT or (self.asks_cause and not cause):
             return
         self._log(person, "recovered the arm", {"fault": self.why, "cause": cause})
         self.recovery = Recovery(self._fault, person, cause)
         self.mode = Mode.HOLD
-        self.why = f"{person} recovered the arm."
+        self.recovering = True
+        self.why = f"{person} recovers the arm. {RECOVERING}"
+
+    def recovered(self, why: str) -> None:
+        """The robot's process has recovered the arm; it holds still until somebody resumes.
+
+        Args:
+            why: what the pages say from now on in HOLD.
+        """
+        if self.recovering and self.mode is Mode.HOLD:
+            self.why = why
+        self.recovering = False
 
     def reopen(self) -> None:
         """Another process of the robot begins, or none is left: in HOLD, without a fault."""
         if self.mode in (Mode.STOP, Mode.FAULT):
             self.mode = Mode.HOLD
         self.recovery = Recovery()
+        self.recovering = False
 
     def move(self, person: str, hand: HandInput) -> None:
         """Takes the motion that the person in control asks for; what was held since before the
         arm held still moves nothing until it is released."""
-        if not self.moving:
+        if not self.acting:
             return
         engaged = hand.engaged and self.released
         if engaged != (self.mode is Mode.PERSON):
@@ -125,14 +149,33 @@ class ArmMode:
         self.hand = hand if engaged else STILL
 
     def resume(self, who: str, what: str) -> None:
-        """Lets the arm move again, unless something is in the way."""
+        """Lets the arm move again, unless something is in the way, which the pages say for as long
+        as it is."""
         if self.mode is not Mode.HOLD:
             return
         self._log(who, what, {})
         self._resume_at = None
         # After the log, which may have failed.
-        self.why = self.trouble()
-        self.mode = Mode.HOLD if self.why else Mode.POLICY
+        if not self.trouble():
+            self.mode = Mode.POLICY
+            self.why = ""
+
+    def reset(self, mode: Mode, person: str, why: str) -> None:
+        """Begins a mode of the reset from HOLD, unless something is in the way, see `resume`.
+
+        Args:
+            mode: HOME or LIMP.
+            person: who asked for it.
+            why: what the pages say meanwhile.
+        """
+        if self.mode is not Mode.HOLD:
+            return
+        self._log(person, f"began {mode.value}", {})
+        self._resume_at = None
+        # After the log, which may have failed.
+        if not self.trouble():
+            self.mode = mode
+            self.why = why
 
     def resume_after(self, seconds: float) -> None:
         """Resumes in `seconds`, unless the arm is held for another reason until then."""

@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from real.teleop.spacemouse import with_dead_zone
+from real.teleop.spacemouse import SpaceMouseReport, with_dead_zone
 from real.teleop.takeover import HandInput
+from robots.control.actions import AXES
 from robots.errors import HandoffError
 from robots.interfaces import Label
 
@@ -66,8 +67,10 @@ LABELS = {
 UNDO = "undo"
 HOLD = "hold still"
 RESUME = "go on"
+HOME = "home"
+LIMP = "limp"
 END = "end session"
-ACTIONS = (*MOVES, *GRIPS, DEAD_MAN, SLOW, *LABELS, UNDO, HOLD, RESUME, END)
+ACTIONS = (*MOVES, *GRIPS, DEAD_MAN, SLOW, *LABELS, UNDO, HOLD, RESUME, HOME, LIMP, END)
 """All actions, in the order of the page."""
 STOP_KEY = "key Escape"
 """Input that holds the arm still on every map. On the page it also cancels dialogs, so it cannot be
@@ -101,6 +104,8 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
     "undo": ("key KeyZ", "key Backspace", "button 8"),
     "hold still": ("key Escape", "button 4"),
     "go on": ("key Enter", "button 9"),
+    "home": ("key KeyH",),
+    "limp": ("key KeyF",),
     "end session": ("key End",),
 }
 """Inputs of every action: `key <code>`, `button <number>`, `axis <number><sign>`."""
@@ -130,6 +135,8 @@ class Inputs(NamedTuple):
     stick: tuple[float, float, float, float] | None = None
     """Deflection of the stick on the screen: forward, left, up, turn left, in [-1, 1]; None if
     nobody touches it."""
+    spacemouse: SpaceMouseReport | None = None
+    """State of a SpaceMouse that the page reads; None without one."""
 
 
 class RefusedBindingError(HandoffError):
@@ -247,14 +254,18 @@ class Bindings:
             | inputs.held
         )
 
-    def hand(self, inputs: Inputs) -> HandInput:
+    def hand(self, inputs: Inputs, without: frozenset[str] = frozenset()) -> HandInput:
         """The motion that the inputs ask for. Keys and buttons that move, and the stick, take the
         arm over by themselves.
+
+        Args:
+            inputs: state of the page's inputs.
+            without: actions that the session does not have, whose inputs do nothing.
 
         An axis that is off centre at the takeover moves nothing until it has been centred: a
         deflection that was meant for something else must not become a motion.
         """
-        down = self.down(inputs)
+        down = self.down(inputs) - without
         twist = np.zeros(6)
         for action, (entry, sign) in MOVES.items():
             twist[entry] += sign * (action in down)
@@ -266,6 +277,9 @@ class Bindings:
             forward, left, up, turn = inputs.stick
             twist += np.array([forward, left, up, 0.0, 0.0, turn])
         twist = np.clip(twist, -1.0, 1.0)
+        # Deflections of axes and stick along what the session does not have.
+        for action in without & MOVES.keys():
+            twist[MOVES[action][0]] = 0.0
         engaged = inputs.stick is not None or not down.isdisjoint(MOVING)
         if SLOW in down:
             twist *= SLOW_SPEED
@@ -288,6 +302,19 @@ class Bindings:
                 elif name in self._live:
                     twist[entry] += sign * value
         return twist
+
+
+def actions_without(names: Sequence[str] | None) -> frozenset[str]:
+    """Actions of `MOVES` and `GRIPS` that a session does not have.
+
+    Args:
+        names: names of the entries of the session's actions, such as `x` and `gripper`; None if the
+            session does not say, and has all.
+    """
+    if names is None:
+        return frozenset()
+    missing = {action for action, (entry, _) in MOVES.items() if AXES[entry] not in names}
+    return frozenset(missing if "gripper" in names else {*missing, *GRIPS})
 
 
 def stored_bindings(path: Path) -> Bindings:
@@ -313,7 +340,7 @@ def _completed(stored: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
     taken = {name for bound in stored.values() for name in bound}
     added = {
         action: tuple(name for name in DEFAULTS[action] if name not in taken)
-        for action in (SLOW,)
+        for action in (SLOW, HOME, LIMP)
         if action not in stored
     }
     return {**stored, **added}

@@ -21,12 +21,18 @@ class Mode(StrEnum):
     PERSON = "person"
     HOLD = "hold"
     """The arm holds still until the person in control presses `go on`."""
+    HOME = "home"
+    """Between two episodes: the session drives the arm to its start."""
+    LIMP = "limp"
+    """Between two episodes: the arm yields to the hand that guides it."""
     FAULT = "fault"
     """A fault has stopped the arm, which holds still until the person in control recovers it."""
     STOP = "stop"
     """The session ends."""
 
 
+RESET_MODES = (Mode.HOME, Mode.LIMP)
+"""Modes of the reset between two episodes, in which neither policy nor keys move the arm."""
 STANDSTILL = (Mode.HOLD, Mode.FAULT, Mode.STOP)
 """Modes in which nothing moves the arm."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from real.console.control.commands import STILL
+from real.console.control.page_spacemouse import PageSpaceMouse
 from real.teleop.takeover import HandInput
 from robots.errors import HandoffError
 
@@ -28,6 +29,8 @@ class Person:
     """Actions whose keys or buttons are down."""
     hand: HandInput = STILL
     """Motion that the newest inputs ask for."""
+    spacemouse: PageSpaceMouse = field(default_factory=PageSpaceMouse)
+    """SpaceMouse at the page."""
     sequence: int = -1
     """Number of the newest inputs."""
     ending: float | None = None
@@ -45,6 +48,56 @@ class Person:
             self.window_messages = 0
         self.window_messages += 1
         return self.window_messages
+
+
+class People:
+    """The people at the console by the numbers of their pages: at most one is in control, and at
+    most one asks for control."""
+
+    def __init__(self) -> None:
+        self.pages: dict[int, Person] = {}
+        """People by the numbers of their pages."""
+        self.controller: int | None = None
+        """Number of the page in control."""
+        self.asking: int | None = None
+        """Number of the page that asks for control."""
+        self._next_number = 1
+
+    def __getitem__(self, number: int) -> Person:
+        """The person at a page."""
+        return self.pages[number]
+
+    @property
+    def in_control(self) -> Person | None:
+        """The person in control."""
+        return None if self.controller is None else self.pages[self.controller]
+
+    def join(self, name: str, address: str, now: float) -> int:
+        """Adds a page at time `now` [s]; returns its number."""
+        number = self._next_number
+        self._next_number += 1
+        self.pages[number] = Person(name or f"page {number}", address, now)
+        return number
+
+    def leave(self, number: int) -> Person | None:
+        """Removes a page, which neither has control nor asks for it any longer; returns its person,
+        None if it was not there."""
+        person = self.pages.pop(number, None)
+        if self.asking == number:
+            self.asking = None
+        if self.controller == number:
+            self.controller = None
+        return person
+
+    def take_control(self, number: int) -> str | None:
+        """A page is in control from now on, and no key is held to end the session; returns the name
+        of the person who was, None if nobody was."""
+        before = self.in_control
+        self.controller = number
+        self.asking = None
+        for person in self.pages.values():
+            person.ending = None
+        return None if before is None else before.name
 
 
 class RefusalCount:

@@ -5,6 +5,7 @@ import { gamepad, releaseAll, sendInputs } from "./inputs.js";
 import { spoken } from "./keys.js";
 import { $, page, send } from "./page.js";
 import { drawLatency, drawStrip, drawTrend } from "./pictures.js";
+import { reconnect } from "./spacemouse.js";
 
 const CANVAS_PERIOD = 100;   // ms between two drawings of a canvas
 const OLD_IMAGE = 1000;      // ms after which a camera image counts as old
@@ -102,6 +103,7 @@ function receive(message) {
   if (message.episode !== undefined) {
     page.steps = []; page.about = message.about; page.bindings = message.bindings; page.actions = message.actions;
     page.first = (message.total ?? 0) - (message.steps?.length ?? 0);
+    if (!page.spacemouse) { page.spacemouse = message.spacemouse; reconnect(); }
     showKeys();
   }
   if (message.steps) {
@@ -133,15 +135,18 @@ function checkSilence() {
 }
 setInterval(checkSilence, 100);
 
+// How the person at this device takes the arm over.
+const TAKE = matchMedia("(pointer: coarse)").matches ? "Touch the stick" : "Hold a key";
+
 function showMode(name, why) {
   const person = page.state?.people?.[page.state.controller] ?? "";
   const mine = page.state && page.state.controller === page.you;
   const still = page.about.still === true;
   const titles = {
-    policy: still ? "NOBODY" : "POLICY", person: mine ? "YOU" : person.toUpperCase() || "PERSON", hold: "HOLD", fault: "FAULT", stop: "STOP", away: "DISCONNECTED", ended: "ENDED",
+    policy: still ? "NOBODY" : "POLICY", person: mine ? "YOU" : person.toUpperCase() || "PERSON", hold: "HOLD", home: "HOME", limp: "LIMP", fault: "FAULT", stop: "STOP", away: "DISCONNECTED", ended: "ENDED",
   };
   const hints = {
-    policy: !mine ? "" : still ? "Hold a key to move the arm." : "Hold a key to take over the arm.",
+    policy: !mine ? "" : `${TAKE} to ${still ? "move" : "take over"} the arm.`,
     person: !mine ? "" : still ? "Release it and the arm stands still." : "Release it to give the arm back.", away: why,
   };
   $("mode").textContent = titles[name];
@@ -162,13 +167,15 @@ function ended(why) {
   showMode("ended", `${why} Reload the page to join the next session.`);
   showHint("");
   for (const button of document.querySelectorAll("aside button, #end")) button.disabled = true;
+  document.querySelector("aside").tabIndex = 0;   // nothing in it has the focus now, and it may need to be scrolled
   page.shownKey = null;
 }
 
 // The 3-D scene comes from its own process, through this server. Software rendering would delay
-// the page's heartbeat, so in that case the scene is off until its button is pressed.
+// the page's heartbeat, and a phone has no place for it, so there the scene is off until its button is pressed.
+const PHONE = "(max-width: 700px), (max-height: 500px)";
 function sceneEnabled() {
-  page.sceneSetting ??= localStorage.getItem("handoff-scene") ?? (rendersInSoftware() ? "off" : "on");
+  page.sceneSetting ??= localStorage.getItem("handoff-scene") ?? (matchMedia(PHONE).matches || rendersInSoftware() ? "off" : "on");
   return page.sceneSetting === "on";
 }
 function rendersInSoftware() {
@@ -247,8 +254,9 @@ function showState() {
   if (state.pending !== null) $("undo-left").value = state.undo_left / state.undo;
   if (state.ending !== null) $("ending").value = state.ending;
   $("ending").hidden = state.ending === null;
+  if (state.progress !== null) $("home-done").value = state.progress;
   const key = JSON.stringify([
-    state.mode, state.why, state.trouble, state.controller, state.asking, state.people, state.robot, state.pending, state.labels, state.waiting,
+    state.mode, state.why, state.trouble, state.controller, state.asking, state.people, state.robot, state.pending, state.labels, state.waiting, state.reset,
     page.steps.length > 0, page.about, page.socket?.readyState,
   ]);
   if (key === page.shownKey) return;
@@ -276,14 +284,14 @@ function showState() {
   $("recover").disabled = !mine || !state.robot;
   if (!fault && $("cause").open) $("cause").close();
   const running = state.hold_to_run && page.held.has("go on");
-  $("go").disabled = !running && (!mine || state.mode !== "hold" || !state.robot || state.pending !== null || state.trouble);
-  $("go-word").textContent = state.hold_to_run ? "Hold to run" : page.steps.length && state.labels ? "Resume" : "Start";
+  showReset(state, mine);
+  $("go").disabled = !running && (!mine || !["hold", "home", "limp"].includes(state.mode) || !state.robot || state.pending !== null || state.trouble);
+  $("go-word").textContent = state.mode === "home" ? "Stop" : state.mode === "limp" ? "Stiffen" : state.hold_to_run ? "Hold to run" : page.steps.length && state.labels ? "Resume" : "Start";
   for (const button of document.querySelectorAll("#say .labels button")) {
     button.disabled = !mine || !state.robot || !state.labels || fault;
     button.classList.toggle("pending", button.dataset.press === state.pending);
   }
   $("end").disabled = !mine || !state.robot;
-  const named = page.about.actions, moves = (name) => !named || named.includes(name);
   $("grips").hidden = !moves("gripper");
   $("pad-turn").hidden = !moves("yaw");
   $("pad-up").hidden = !moves("z");
@@ -291,6 +299,20 @@ function showState() {
   // If the focused control disappears, the next Enter must not mean `go on`.
   const gone = focused?.matches("main button, footer button") && (focused.disabled || focused.offsetParent === null);
   if (gone && focused !== $("go")) $("halt").focus();
+}
+
+// Between two episodes: the drive to the start, and the arm in the person's hand.
+function showReset(state, mine) {
+  const refusals = state.reset.refusals, at = ["home", "limp"].includes(state.mode);
+  $("reset").hidden = !resets() || state.mode === "fault";
+  for (const name of ["home", "limp"]) {
+    const held = state.hold_to_run && page.held.has(name);
+    $(name).title = refusals?.[name] ?? "";
+    $(name).disabled = !held && !at && (!mine || !state.robot || !state.reset.open || state.mode !== "hold" || state.pending !== null || Boolean(refusals?.[name]));
+  }
+  $("home-word").textContent = state.mode === "home" ? "Stop" : state.hold_to_run ? "Hold to drive home" : "Home";
+  $("limp-word").textContent = state.mode === "limp" ? "Stiffen" : "Limp";
+  $("home-done").hidden = state.mode !== "home";
 }
 
 // The task, the running episode and the arm, as words.
@@ -384,11 +406,14 @@ function showKeys() {
   showBindings();
 }
 
-// The keys that move the arm, in one line per kind.
-const LEGEND = [["move", "forward", "back", "left", "right"], ["up, down", "up", "down"], ["turn", "turn left", "turn right"], ["slow", "slow"]];
+// The keys that move the arm, in one line per kind: what they do, the entry of an action that they need, the actions.
+const LEGEND = [["move", "x", "forward", "back", "left", "right"], ["up, down", "z", "up", "down"], ["turn", "yaw", "turn left", "turn right"], ["slow", null, "slow"], ["home, limp", "reset", "home", "limp"]];
+const moves = (name) => !page.about.actions || page.about.actions.includes(name);
+const resets = () => Object.values(page.state?.reset?.refusals ?? { none: "none" }).some((why) => !why);
 function legend() {
   const key = (action) => (page.bindings[action] ?? []).find((name) => name.startsWith("key "));
-  return LEGEND.map(([what, ...actions]) => [what, actions.map(key).filter(Boolean).map(spoken)])
+  const offered = (entry) => entry === null || (entry === "reset" ? resets() : moves(entry));
+  return LEGEND.filter(([, entry]) => offered(entry)).map(([what, , ...actions]) => [what, actions.map(key).filter(Boolean).map(spoken)])
     .filter(([, keys]) => keys.length).map(([what, keys]) => `${what} ${keys.join(" ")}`).join(" · ");
 }
 
@@ -464,7 +489,7 @@ document.addEventListener("visibilitychange", keepAwake);
 // One tone per mode: high while a person moves the arm, low while it holds still.
 const MODE_VOLUME = 0.08;
 function beep(name) {
-  const pitch = { policy: 440, person: 660, hold: 220, fault: 165, stop: 165, ended: 165 }[name];
+  const pitch = { policy: 440, person: 660, home: 550, limp: 550, hold: 220, fault: 165, stop: 165, ended: 165 }[name];
   if (pitch) playTone({ pitch, volume: MODE_VOLUME });
 }
 

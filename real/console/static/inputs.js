@@ -4,11 +4,15 @@
 import { asking, bind, cancel } from "./bindings.js";
 import { belongsToControl, dialogOpen, isBound, leaveControl, presses, stops, writing } from "./keys.js";
 import { $, page, send } from "./page.js";
+import { onReport, spaceMouse } from "./spacemouse.js";
 
 const HEARTBEAT = 33;        // ms between two messages with inputs, well below the watchdog's 150
 
+// Some systems show a SpaceMouse as a gamepad as well, whose axes mean something else.
+const SPACEMOUSE = /256f|3dconnexion|spacemouse|spacenavigator|spacepilot|spaceexplorer/i;
+
 export function gamepad() {
-  for (const pad of navigator.getGamepads?.() ?? []) if (pad?.connected) return pad;
+  for (const pad of navigator.getGamepads?.() ?? []) if (pad?.connected && !SPACEMOUSE.test(pad.id)) return pad;
   return null;
 }
 
@@ -20,6 +24,7 @@ function inputs() {
     kind: "inputs", sequence: ++page.sequence, visible: document.visibilityState === "visible",
     keys: [...page.keys].slice(0, 32), held: [...page.held], axes: pad && !shut ? [...pad.axes].slice(0, 16) : [],
     buttons: pad ? pad.buttons.slice(0, 32).map((button, n) => counts(n) ? button.value : 0) : [], stick: page.stick,
+    spacemouse: shut ? null : spaceMouse(),
   };
 }
 
@@ -31,6 +36,7 @@ export function sendInputs() {
   send(message);
 }
 setInterval(sendInputs, HEARTBEAT);
+onReport(sendInputs);
 
 const taken = new Set();     // codes of held keys whose default action in the browser is suppressed
 
@@ -97,9 +103,9 @@ addEventListener("gamepadconnected", () => { page.dirty = true; });
 
 for (const button of document.querySelectorAll("[data-hold]")) {
   const action = button.dataset.hold;
-  // Start is a button to press, unless the policy acts only while it is held.
+  // Start and Home are buttons to press, unless the arm moves only while they are held.
   const begin = () => {
-    if (action === "go on" && !page.state?.hold_to_run) return;
+    if (["go on", "home"].includes(action) && !page.state?.hold_to_run) return;
     page.held.add(action);
     sendInputs();
   };

@@ -33,7 +33,7 @@ addEventListener("mousedown", (event) => {
 });
 
 /** The displayed name of an action; stored maps have older names. */
-const NAMES = { "open hand": "open gripper", "close hand": "close gripper", "hold still": "hold", "go on": "start, resume" };
+const NAMES = { "open hand": "open gripper", "close hand": "close gripper", "hold still": "hold", "go on": "start, resume", limp: "limp (hand guiding)" };
 export const label = (action) => NAMES[action] ?? action;
 
 /** The displayed name of an input: `S`, `↑`, `button 3`. */

@@ -60,9 +60,11 @@ export function drawTrend(canvas, episodes) {
   const [context, width, height] = prepared(canvas);
   const shown = episodes.slice(-Math.floor((width - 20) / 6));
   context.fillStyle = colour("--faint");
-  context.fillText(shown.length ? "episodes: outcome, share of corrected steps" : "no episode has ended yet", 12, 18);
+  const words = shown.length ? ["episodes: outcome,", "share of corrected steps"] : ["no episode", "has ended yet"];
+  if (context.measureText(words.join(" ")).width < width - 24) words.splice(0, 2, words.join(" "));
+  words.forEach((line, n) => context.fillText(line, 12, 18 + 15 * n));
   shown.forEach((episode, n) => {
-    const x = 10 + n * 6, tall = height - 50;
+    const x = 10 + n * 6, tall = height - 36 - 15 * words.length;
     context.fillStyle = colour(episode.dropped ? "--line" : episode.success ? "--good" : "--bad");
     context.fillRect(x, height - 20, 5, 12);
     context.fillStyle = colour("--person");

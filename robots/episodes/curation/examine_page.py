@@ -18,7 +18,7 @@ from robots.episodes.curation.examination import (
     faulty_episodes,
     worst,
 )
-from robots.html_page import banner, head, heading, table, tiles
+from robots.html_page import FOOT, banner, head, heading, table, tiles
 from robots.storage.durable import write_atomically
 
 _MOST_EPISODES = 12
@@ -80,7 +80,7 @@ def _page(examination: StoreExamination) -> Iterator[str]:
         yield heading("Ranges")
         yield _range_plot(examination.ranges)
     yield from _limits(examination)
-    yield "</html>"
+    yield FOOT
 
 
 def _verdict(examination: StoreExamination) -> str:

@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from robots.config import config, to_plain, validate
-from robots.control.actions import CartesianDelta
+from robots.control.actions import CartesianDelta, JointDelta, JointTarget, StepSpace
 from robots.episodes.metadata.camera_calibration import CameraCalibration
-from robots.errors import HandoffError
+from robots.errors import HandoffError, suggest
 from robots.interfaces import Label
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ class EpisodeOrigin:
     meanwhile."""
     policy_digest: str | None = None
     """Digest of the policy that acted."""
-    action_steps: CartesianDelta | None = None
-    """Step sizes and workspace of actions of the interface `cartesian_delta`; None takes those of
-    the simulated task of the same name."""
+    action_steps: StepSpace | None = None
+    """Step sizes and limits of the actions; None takes those of the simulated task of the same
+    name."""
     calibration: dict[str, CameraCalibration] = field(default_factory=dict)
     """Calibration by the name of the field with the pictures; empty for cameras whose pose is drawn
     anew for every episode."""
@@ -136,7 +136,7 @@ def next_start(*stores: IndexedEpisodes) -> int:
     return len(reasons) - reasons.count(Label.REDO.name.lower())
 
 
-def action_steps_of(episodes: Iterable[Mapping[str, Any]]) -> CartesianDelta | None:
+def action_steps_of(episodes: Iterable[Mapping[str, Any]]) -> StepSpace | None:
     """The step sizes that episodes state by `EpisodeOrigin.action_steps`; None if none does.
 
     Args:
@@ -152,7 +152,15 @@ def action_steps_of(episodes: Iterable[Mapping[str, Any]]) -> CartesianDelta | N
             "are not equal motions. Were recordings of several sessions merged? Filter those that belong together."
         )
     values = json.loads(stated.pop()) if stated else None
-    return None if values is None else validate(CartesianDelta, values, "action_steps")
+    if values is None:
+        return None
+    spaces = {space().kind: space for space in (CartesianDelta, JointDelta, JointTarget)}
+    kind = values.get("kind", CartesianDelta().kind)
+    if kind not in spaces:
+        raise HandoffError(
+            f"demonstrations: action_steps of the kind '{kind}', {suggest(kind, spaces)}"
+        )
+    return validate(spaces[kind], values, "action_steps")
 
 
 def utc_now() -> str:

@@ -1,6 +1,6 @@
-"""Defines push-T on the arm: the scene, initial states, observations and score of
-`sim.tasks.push_t.geometry` as a task.
+"""Defines push-T on the arm: push a T onto its goal on the table with a stick.
 
+Scene, initial states, observations and score are those of `sim.tasks.push_t.geometry`.
 Actions are those of gym-pusht (`robots.control.actions.PdTarget`), the fields `agent`, `keypoints`
 and `block_pose` are those of the published benchmark in metres, and a seed gives the initial agent
 and block of gym-pusht's `reset(seed)`, so a policy of the benchmark can be evaluated here

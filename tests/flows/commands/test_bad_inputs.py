@@ -103,6 +103,7 @@ BAD: dict[str, str] = {
     "deploy exported": "is not part of an artifact",
     "deploy list": "holds a list",
     "deploy loop": "leads to no artifact",
+    "deploy nope --tracker cube=ws://x": "nope does not exist",
     "deploy . loop.max_steps=-3": "'loop.max_steps' is -3",
     "deploy . loop.watchdog.fault_seconds=nan": "'loop.watchdog.fault_seconds' is nan",
     "deploy . --episodes 0": "Must be >= 1",

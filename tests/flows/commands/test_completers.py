@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -14,6 +15,9 @@ from pathlib import Path
 import pytest
 
 from flows.commands.app import main
+from flows.deployment import verified_policy
+from flows.deployment.release_folder import RELEASE_FILE
+from real.franka.kept_faults import keep_fault
 
 
 def completed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
@@ -36,6 +40,11 @@ def completed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]
         (("run", "demo", "--until", ""), "teacher", "pretrain"),
         (("hil", "reach", "--until", ""), "corrected", "correct"),
         (("run", "demo", "~"), "~twin", "remove"),
+        (("console", "reach", "--policy", ""), "still", "nobody but the person"),
+        (("evaluate", "reach", "--policy", ""), "expert", "scripted expert"),
+        (("twin", "--robot", ""), "panda", "Franka Emika Robot"),
+        (("list", "stages", ""), "pretrain", "policy"),
+        (("list", "stages", "pretrain."), "pretrain.training.steps", "updates"),
     ],
 )
 def test_names_are_completed_with_what_they_are(
@@ -54,6 +63,63 @@ def test_an_option_is_completed_with_its_value(capsys: pytest.CaptureFixture[str
     assert completed(capsys, "run", "demo", "se") == {"seed=0": "seed of the recipe"}
     shared = completed(capsys, "run", "hil/reach", "shared.env.t")
     assert shared == {"shared.env.task=reach": "several stages"}
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("record", "reach", "demos.ep"), "demos.episodes=20"),
+        (("record", "reach", "shared.operator.kind=s"), "shared.operator.kind=simulated"),
+        (("record", "reach", "--arm", "twin", "loop.max"), "loop.max_steps=1200"),
+        (("record", "reach", "--arm", "twin", "arm.latch=k"), "arm.latch=kept"),
+        # A release that cannot be read has the options of push-T.
+        (("deploy", "no_such_release", "plane.orig"), "plane.origin=[0.776,0.256,0.0]"),
+        (("deploy", "no_such_release", "nonsense", "loop.max_s"), "loop.max_steps=300"),
+        (("robustness", "reach", "protocol.epi"), "protocol.episodes=200"),
+        (("gate", "bundle", "reach", "min_suc"), "min_success=0.5"),
+        (("tune", "store.zarr", "algorithm.kind=r"), "algorithm.kind=random"),
+    ],
+)
+def test_an_option_of_a_command_with_one_configuration_is_completed(
+    words: tuple[str, ...], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert option in completed(capsys, *words)
+
+
+def test_a_deployment_has_the_options_of_the_policy_of_its_release(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verified_policy, "task_of_release", lambda path: "pick_cube")
+    found = completed(capsys, "deploy", "runs/pick_cube/gate", "")
+    assert "gripper.force=15.0" in found
+    assert not any(option.startswith("plane.") for option in found)
+
+
+def test_what_can_be_deployed_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for stage, kind in (("gate", "gate"), ("approval", "approve"), ("teacher", "pretrain")):
+        made = tmp_path / "runs" / "artifacts" / f"{stage}-0123"
+        made.mkdir(parents=True)
+        (made / "artifact.json").write_text(f'{{"uses": "{kind}"}}')
+        (tmp_path / "runs" / "demo").mkdir(exist_ok=True)
+        (tmp_path / "runs" / "demo" / stage).symlink_to(made)
+    release = tmp_path / "runs" / "releases" / "demo"
+    release.mkdir(parents=True)
+    (release / RELEASE_FILE).write_text("{}")
+    found = completed(capsys, "deploy", "runs/")
+    offered = {name for name, about in found.items() if about != "folder"}
+    assert offered == {"runs/demo/gate", "runs/demo/approval", "runs/releases/demo"}
+
+
+def test_an_arm_with_a_kept_fault_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert completed(capsys, "clear-fault", "") == {}
+    keep_fault("172.16.0.2", "fr3", "stopped")
+    assert list(completed(capsys, "clear-fault", "")) == ["172.16.0.2"]
 
 
 def test_options_are_those_of_what_was_chosen_before(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,11 +156,23 @@ def test_files_and_finished_runs_are_completed(
         (tmp_path / run).mkdir(parents=True)
         (tmp_path / run / "summary.json").write_text("{}")
     (tmp_path / "runs" / "begun").mkdir()
+    recorded = {
+        "state": "finished",
+        "started": "2026-11-29T19:22:06Z",
+        "ended": "2026-11-29T19:27:16Z",
+        "computer": {"host": "here"},
+        "recipe": {"name": "own"},
+        "stages": {},
+    }
+    (tmp_path / "runs" / "done" / "run.json").write_text(json.dumps(recorded))
     assert "mine/" in completed(capsys, "run", "m")
     assert completed(capsys, "run", "mine/o")["mine/own.yaml"] == "Reach, as we do it"
     found = completed(capsys, "run", "mine/own.yaml", "demos.ep")
     assert [key.partition("=")[0] for key in found] == ["demos.episodes"]
-    assert set(completed(capsys, "show", "")) == {"done", "hil/reach"}
+    assert completed(capsys, "show", "") == {
+        "done": "finished 2026-11-29 19:27, own",
+        "hil/reach": "",
+    }
 
 
 def test_a_recipe_that_cannot_be_read_completes_nothing(

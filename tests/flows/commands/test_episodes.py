@@ -264,7 +264,8 @@ def test_info_of_a_recording_asks_for_the_rate_at_which_topics_are_resampled(
     lines = printed(capsys, "info", "d.mcap").splitlines()
     asked = [line for line in lines if "resample_hz" in line or "rate_hz:" in line]
     assert asked == [
-        "rate      not stated; give resample_hz: 10 in a file of import --map, or demos.map.resample_hz=10 to run",
+        "rate      not stated; for 10 Hz give resample_hz: 10 in a file of import --map, or "
+        "demos.map.resample_hz=10 to run",
         "note      Topics have capture times of their own, so the map has to state resample_hz, the rate of the store.",
     ]
     assert "give rate_hz" not in "".join(lines)

@@ -49,7 +49,7 @@ def test_algorithms_are_listed_by_stage() -> None:
 
 def test_optional_inputs_and_lists_are_marked() -> None:
     rows = {row[0]: row for row in catalog.stage_rows()}
-    assert rows["pretrain"][1:3] == ("demos", "policy")
+    assert rows["pretrain"][1:3] == ("demos, policy?", "policy")
     assert "demos?" in rows["distill"][1]
 
 

@@ -325,6 +325,21 @@ stages:
     ]
 
 
+def test_the_virtual_environment_of_a_server_is_missing_and_not_its_packages_here(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HANDOFF_ENVS", str(tmp_path / "envs"))
+    text = """
+shared: {protocol: gym_hil_pick_cube}
+stages:
+  demos: {uses: scripted, with: {task: push_t}}
+  teacher: {uses: pretrain, inputs: {demos: demos}}
+  scores: {uses: evaluate, inputs: {policy: teacher}, with: {evaluate: {videos: 0}}}
+"""
+    (hint,) = lacking(text)
+    assert hint.endswith("Make it: handoff envs create gym_hil")
+
+
 def test_opengl_is_missing_for_videos_and_cameras_only(
     recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,7 @@ def test_all_that_is_recorded_is_in_the_folder_that_out_names(
         (["push_t", "--operator", "simulated", "--episodes", "200"], "demos"),
     ],
 )
-def test_ctrl_c_ends_a_recording_with_one_line(
+def test_ctrl_c_ends_a_recording_with_what_it_does_and_what_was_kept(
     tmp_path: Path, options: list[str], begun: str
 ) -> None:
     command = [sys.executable, "-u", "-m", "flows", "record", "--out", "session"]
@@ -66,7 +66,8 @@ def test_ctrl_c_ends_a_recording_with_one_line(
     assert process.returncode == 130
     lines = [line for line in rest if not line.startswith(("▸", "✗"))]
     assert lines == [
-        "handoff: interrupted. What was recorded is kept; run the same command to go on."
+        "stopping: what is running saves its state, for up to 10 s",
+        "handoff: interrupted. What was recorded is kept; run the same command to go on.",
     ]
 
 

@@ -66,7 +66,11 @@ def test_a_missing_option_is_answered_with_those_that_exist(
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("- a\n- b", "holds a list"), ("{a: ]", "not YAML"), ("{a: 1, a: 2}", "not YAML")],
+    [
+        ("- a\n- b", "holds a list"),
+        ("{a: ]", r"not YAML \(line 1, column 5: "),
+        ("{a: 1, a: 2}", "not YAML"),
+    ],
 )
 def test_a_damaged_file_is_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "mine.yaml"

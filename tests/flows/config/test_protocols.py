@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,24 @@ import pytest
 from flows.config.files import available
 from flows.config.protocols import push_t_published, read_protocol
 from robots.errors import HandoffError
+from sim.engines.isaac_lab import OWN_TASKS
 from sim.evaluation.evaluate import make_env
 from sim.evaluation.protocol import ScoreRule
+from tests.sim.servers.made_venvs import venv_folder
 
+SERVED = {"gym_hil_pick_cube": "gym_hil", "metaworld_pick_place": "metaworld"}
+"""Virtual environments of the protocols whose environments need one of their own."""
+MARKS = {
+    **dict.fromkeys(
+        SERVED, (pytest.mark.peers, pytest.mark.needs("index"), pytest.mark.timeout(600))
+    ),
+    "maniskill_pick_cube": (pytest.mark.needs("maniskill"),),
+    # Its kernels are compiled first.
+    "warp_pick_cube": (pytest.mark.needs("warp"), pytest.mark.nightly, pytest.mark.timeout(900)),
+}
+"""Marks of the protocols whose engines are not part of a laptop install."""
+ISAAC_LAB = tuple(f"isaaclab_{task}" for task in OWN_TASKS)
+"""Protocols of Isaac Lab, whose environments are made in `tests.sim.servers.test_isaac_tasks`."""
 BENCHMARK = ("push_t_published", "push_t_image")
 """Protocols whose environments have no time limit of their own."""
 
@@ -23,9 +39,22 @@ def test_every_protocol_file_is_valid_and_has_its_name(name: str) -> None:
     assert read_protocol(name).name == name
 
 
-@pytest.mark.parametrize("name", available("protocol"))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=MARKS.get(name, ()),
+        )
+        for name in available("protocol")
+        if name not in ISAAC_LAB
+    ],
+)
 def test_environments_of_every_protocol_file_can_be_made_and_freeze(name: str) -> None:
     protocol = replace(read_protocol(name), max_steps=1)
+    if name in SERVED:
+        server = {**protocol.options["server"], "venv": os.fspath(venv_folder(SERVED[name]))}
+        protocol = replace(protocol, options={**protocol.options, "server": server})
     env = make_env(protocol, 1)
     env.reset([protocol.first_seed])
     steps = [env.step(np.zeros((1, env.action_spec.size))) for _ in range(2)]

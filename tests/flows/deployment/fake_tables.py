@@ -45,7 +45,7 @@ SEED = 7
 
 
 class ConnectedArm(FakeArm):
-    """A context manager with a state recorder, as `FrankaArm` is. Every event goes to `events`."""
+    """A context manager with a state recorder, as `DrivenArm` is. Every event goes to `events`."""
 
     def __init__(
         self, clock: FakeClock, pose: np.ndarray, events: Callable[[str], None] = lambda event: None
@@ -170,7 +170,9 @@ class TwinTable(Table):
         )
         table = self.table()
         with EpisodeStore.create(self.path, table.schema(twin)) as store:
-            setup = TwinSetup(self.config, self.policy, table, twin, store)
+            # The arm is patched, so that nothing is driven.
+            driver: Any = None
+            setup = TwinSetup(self.config, self.policy, table, twin, store, driver)
             return run_start(setup, SEED, no_progress)
 
 

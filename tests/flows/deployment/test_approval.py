@@ -295,7 +295,7 @@ def test_a_session_at_an_arm_refuses_a_gate_before_it_connects(asked: Path) -> N
                 asked / "out",
                 ConsoleConfig(port=0),
                 arm=address,
-                tracker="ws://127.0.0.1:1",
+                trackers=["ws://127.0.0.1:1"],
                 cameras=(),
                 instruction=None,
                 mode="live",

@@ -14,7 +14,8 @@ import pytest
 from flows.deployment.arms import move_supervised
 from flows.session.simulated_arm import twin_arm
 from real.deploy.supervision import Supervision
-from real.franka.arm import FrankaArm
+from real.driver.driven_arm import DrivenArm
+from real.driver.driver import Driver
 from real.motion import fenced_path
 from real.motion.fence import ENTERED, FenceConfig, KeepOutBox
 from robots.errors import SafetyError
@@ -35,14 +36,14 @@ def twin() -> Iterator[Twin]:
 
 
 @pytest.fixture
-def arm(twin: Twin) -> Iterator[FrankaArm]:
+def arm(twin: Twin) -> Iterator[DrivenArm]:
     twin.reset(0)
     settings = replace(twin_arm(), host=twin.host, move_dynamics=0.5)
-    with FrankaArm(settings, twin, twin.wait_for_motion) as connected:
+    with Driver() as driver, DrivenArm(driver, settings, twin, twin.wait_for_motion) as connected:
         yield connected
 
 
-def stand_before(arm: FrankaArm, turn: np.ndarray) -> FenceConfig:
+def stand_before(arm: DrivenArm, turn: np.ndarray) -> FenceConfig:
     """A box where the tool comes by when the arm has turned that far [rad]."""
     middle = arm.robot.chain.forward_kinematics(arm.state().q + turn) @ arm.flange_T_ee
     low, high = middle[:3, 3] - 0.04, middle[:3, 3] + 0.04
@@ -50,7 +51,7 @@ def stand_before(arm: FrankaArm, turn: np.ndarray) -> FenceConfig:
     return FenceConfig(boxes=(box,), elbow=0.0, wrist=0.0, flange=0.0)
 
 
-def test_a_way_into_the_fence_is_refused_before_anything_moves(twin: Twin, arm: FrankaArm) -> None:
+def test_a_way_into_the_fence_is_refused_before_anything_moves(twin: Twin, arm: DrivenArm) -> None:
     begin, ticks = arm.state().q, twin.stats()["motion_ticks"]
     fence = stand_before(arm, TURN / 2.0)
     # The first leg alone would be free.
@@ -61,7 +62,7 @@ def test_a_way_into_the_fence_is_refused_before_anything_moves(twin: Twin, arm: 
     np.testing.assert_array_equal(arm.state().q, begin)
 
 
-def test_without_a_fence_and_beside_it_the_arm_goes(arm: FrankaArm) -> None:
+def test_without_a_fence_and_beside_it_the_arm_goes(arm: DrivenArm) -> None:
     begin = arm.state().q
     beside = stand_before(arm, -0.5 * TURN)
     assert move_supervised(arm, (begin + 0.3 * TURN, begin + 0.6 * TURN), NOBODY, beside)
@@ -70,7 +71,7 @@ def test_without_a_fence_and_beside_it_the_arm_goes(arm: FrankaArm) -> None:
 
 
 def test_an_arm_that_enters_the_fence_on_its_way_comes_to_rest(
-    arm: FrankaArm, monkeypatch: pytest.MonkeyPatch
+    arm: DrivenArm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the check of the line has overlooked."""
     fence, begin = stand_before(arm, TURN / 2.0), arm.state().q

@@ -27,6 +27,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 import pytest
 from websockets.sync.server import serve
 
@@ -35,15 +36,18 @@ from flows.deployment.config import DeployTaskConfig
 from flows.deployment.task_table import TaskTable
 from flows.deployment.twin import TwinSetup, run_start
 from real.cameras.camera import Picture
-from real.clock import WallClock
+from real.clock import PacedClock, WallClock
 from real.deploy.loop import LoopConfig
-from real.deploy.object_tracker import RemoteTracker, TrackerConfig
+from real.deploy.object_tracker import RemoteTracker
 from real.deploy.remote_policy import RemoteConfig, RemotePolicy
-from real.deploy.schedule import WatchdogConfig
-from real.franka.arm import FrankaArm
+from real.deploy.tracked_field import TrackerConfig, board_field
+from real.driver.driven_arm import DrivenArm
+from real.driver.driver import Driver
 from real.franka.config import FrankaConfig
+from real.motion.watchdog import WatchdogConfig
 from robots.contract import Contract
 from robots.episodes.corrections import open_corrections
+from robots.episodes.running_episode import recover_interrupted
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError, SafetyError
 from robots.franka import find_robot
@@ -130,8 +134,14 @@ def twin() -> Iterator[Twin]:
 Play = Callable[..., Played]
 
 
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Driver]:
+    with Driver() as running:
+        yield running
+
+
 @pytest.fixture
-def play(twin: Twin, tmp_path: Path, request: pytest.FixtureRequest) -> Play:
+def play(twin: Twin, driver: Driver, tmp_path: Path, request: pytest.FixtureRequest) -> Play:
     """Plays an episode in which something happens; checks the wire, and that the arm rests."""
 
     def played(
@@ -151,7 +161,7 @@ def play(twin: Twin, tmp_path: Path, request: pytest.FixtureRequest) -> Play:
         clock: Any = wrap(Clock(twin, [noted, *events], lag))
         before = twin.stats()
         with open_corrections(tmp_path / "store.zarr", table.schema(twin)) as store:
-            setup = TwinSetup(config, acting, table, clock, store)  # type: ignore[arg-type]
+            setup = TwinSetup(config, acting, table, clock, store, driver)  # type: ignore[arg-type]
             # What is no limit and no stop of the arm ends the deployment, too.
             with contextlib.suppress(HandoffError):
                 run_start(setup, 3, no_progress)
@@ -198,7 +208,7 @@ class Table(TaskTable):
         return False
 
 
-def tip(twin: Twin) -> np.ndarray:
+def tip(twin: Twin | ArmOfItsOwn) -> np.ndarray:
     """(3,) position of the hand [m]."""
     qpos, _ = twin.call("scene")
     return FR3.chain.forward_kinematics(qpos[:7])[:3, 3]
@@ -373,11 +383,11 @@ def test_clock_jump(play: Play) -> None:
     check_ended(found, "watchdog: no valid action for", 60.0)
 
 
-def test_wrong_payload(twin: Twin) -> None:
+def test_wrong_payload(twin: Twin, driver: Driver) -> None:
     """The hand is heavier than the robot knows."""
     twin.reset(3)
     settings = FrankaConfig(host=twin.host, realtime="ignore", latch="connection", tool_length=None)
-    with FrankaArm(settings, twin, twin.wait_for_motion) as arm:
+    with DrivenArm(driver, settings, twin, twin.wait_for_motion) as arm:
         twin.call("push", (0.0, 0.0, -15.0), 1.0)
         twin.advance(0.5)
         with pytest.raises(SafetyError, match=r"Nm at rest, limit .* tool's mass configured"):
@@ -385,7 +395,7 @@ def test_wrong_payload(twin: Twin) -> None:
     twin.advance(1.0)
 
 
-def test_wrong_version() -> None:
+def test_wrong_version(driver: Driver) -> None:
     """A robot whose network protocol is another one."""
     with socket.create_server((address(96), protocol.PORT)) as server:
 
@@ -400,7 +410,7 @@ def test_wrong_version() -> None:
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         with pytest.raises(HandoffError, match="version"):
-            FrankaArm(FrankaConfig(host=address(96), realtime="ignore")).__enter__()
+            DrivenArm(driver, FrankaConfig(host=address(96), realtime="ignore")).__enter__()
         thread.join(5.0)
 
 
@@ -440,71 +450,265 @@ def test_tracker_frozen(play: Play) -> None:
     with serve(send, "127.0.0.1", 0, compression=None) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         uri = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
-        with RemoteTracker(TrackerConfig(uri=uri, max_age=0.1)) as tracker:
+        config = TrackerConfig(uri=uri, max_age=0.1)
+        with RemoteTracker(config, [board_field(config)]) as tracker:
 
             def observe() -> None:
                 time.sleep(0.15)
-                tracker.pose()
+                tracker.read("pose")
 
             found = play(observe=at_step(observe))
         server.shutdown()
     check_ended(found, "newest pose is", 60.0)
 
 
-DRIVER = """
-import sys
+def signalled(driver: Driver, number: signal.Signals) -> Callable[[], None]:
+    """Sends a signal to the process that drives the arm, once."""
+    pid = driver.pid
+
+    def send() -> None:
+        if driver.pid == pid and pid is not None:
+            os.kill(pid, number)
+            time.sleep(0.3)
+
+    return send
+
+
+def test_killed_driver(twin: Twin, driver: Driver, play: Play) -> None:
+    """The process that drives the arm is killed: its connection closes, and the robot brakes."""
+    with connected(driver, twin):
+        kill = signalled(driver, signal.SIGKILL)
+    found = play(observe=at_step(kill))
+    check_ended(found, "driver of the arm: was killed by SIGKILL", 60.0)
+    assert not driver.running
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signalled_driver(twin: Twin, driver: Driver, play: Play, number: signal.Signals) -> None:
+    """A signal that ends the driver has it bring the arm to rest first."""
+    with connected(driver, twin):
+        end = signalled(driver, number)
+    found = play(observe=at_step(end))
+    cause = "interrupted" if number is signal.SIGINT else f"ended by {number.name}"
+    check_ended(found, f"driver of the arm: {cause}. The arm was brought to rest", 60.0)
+
+
+@contextlib.contextmanager
+def connected(driver: Driver, twin: Twin) -> Iterator[DrivenArm]:
+    """The twin's arm, connected; the driver runs afterwards."""
+    twin.reset(3)
+    settings = FrankaConfig(host=twin.host, realtime="ignore", latch="connection", tool_length=None)
+    with DrivenArm(driver, settings, twin, twin.wait_for_motion) as arm:
+        yield arm
+
+
+SESSION = """
+import signal, sys
 from dataclasses import replace
-from real.motion.action_space import CartesianSteps
-from real.deploy.loop import run_episode
-from real.franka.arm import FrankaArm
+from pathlib import Path
+from types import SimpleNamespace
 from flows.deployment.config import DeployTaskSession
+from real.deploy.episode_recorder import deploy_schema
+from real.deploy.loop import run_episode
+from real.deploy.recording import EpisodeRecording
+from real.driver.driven_arm import DrivenArm
+from real.driver.driver import Driver
+from real.motion.action_space import CartesianSteps
+from robots.episodes.corrections import open_corrections
+from robots.signals import raising_signals
 from tests.flows.deployment.test_fault_matrix import CONTRACT, FR3, Policy
 
-session = DeployTaskSession()
-settings = replace(session.arm, host=sys.argv[1], realtime="ignore", latch="connection")
-with FrankaArm(settings) as arm:
-    space = CartesianSteps(CONTRACT, arm.preflight().base_T_ee, FR3)
-    loop = replace(session.loop, governor=space.governed(session.loop.governor), max_steps=400)
-    calls = []
+def main():
+    session = DeployTaskSession()
+    settings = replace(session.arm, host=sys.argv[1], realtime="ignore", latch="kept")
+    schema = deploy_schema(CONTRACT, {}, session.loop, FR3, "base",
+                           coordinates=len(CONTRACT.steps.axes))
+    with raising_signals(), Driver() as driver, open_corrections(Path(sys.argv[2]), schema) as store:
+        recording = EpisodeRecording(store, lambda: {"seed": 0}, lambda: {"seed": 0})
+        with recording, DrivenArm(driver, settings) as arm:
+            space = CartesianSteps(CONTRACT, arm.preflight().base_T_ee, FR3)
+            governor = space.governed(session.loop.governor)
+            loop = replace(session.loop, governor=governor, max_steps=400)
+            calls = []
 
-    def observe(state):
-        calls.append(0)
-        if len(calls) == 8:
-            print("moving", flush=True)
-        return {}
+            def observe(state):
+                calls.append(0)
+                if len(calls) == 12:
+                    print("moving", driver.pid, flush=True)
+                return {}
 
-    run_episode(arm, arm.clock, Policy(), CONTRACT, observe, loop, space=space,
-                flange_T_ee=arm.flange_T_ee, seed=0)
+            with recording.of(arm):
+                run_episode(arm, arm.clock, Policy(), CONTRACT, observe, loop, space=space,
+                            seed=0, record=recording.record)
+
+if __name__ == "__main__":
+    main()
 """
 
 
-def test_killed_driver() -> None:
-    """The process that drives the arm is killed; the robot stops by itself."""
-    root = Path(__file__).parents[3]
-    with start_twin(
-        TwinConfig(host=address(95), clock="real"), partial(TaskWorld, "reach")
-    ) as twin:
-        twin.reset(3)
-        process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, twin.host],
+class Session:
+    """A session in a process of its own, at an arm whose time is its own."""
+
+    def __init__(self, folder: Path, twin: ArmOfItsOwn) -> None:
+        root = Path(__file__).parents[3]
+        script = folder / "session.py"
+        script.write_text(SESSION)
+        self.store = folder / "store.zarr"
+        self.twin = twin
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), twin.host, str(self.store)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=root,
-            env={**os.environ, "PYTHONPATH": str(root)},
+            env={**os.environ, "PYTHONPATH": str(root), "XDG_STATE_HOME": str(folder)},
         )
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        # On a busy computer this twin, which waits for nobody, may have stopped by itself before.
-        process.send_signal(signal.SIGKILL)
-        _, said = process.communicate(timeout=30.0)
-        assert line == "moving\n" or "communication_constraints_violation" in said, said
-        at = tip(twin)
-        time.sleep(1.0)
-        rest = tip(twin)
-        assert np.linalg.norm(rest - at) < 0.08
-        time.sleep(0.2)
-        assert np.linalg.norm(tip(twin) - rest) < 1e-4
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("moving "), self.process.communicate(timeout=30.0)[1]
+        self.driver = int(line.split()[1])
+        self.at = tip(twin)
+
+    def close(self) -> None:
+        """Kills what is left of it."""
+        self.process.kill()
+        self.process.communicate(timeout=30.0)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.driver, signal.SIGKILL)
+
+    def rest(self, most: float) -> None:
+        """Checks that the arm comes to rest at most so far from where it was [m], within seconds of
+        its own time."""
+        rest = tip(self.twin)
+        for _ in range(10):
+            self.twin.wait(0.3)
+            here = tip(self.twin)
+            if np.linalg.norm(here - rest) < 1e-4:
+                break
+            rest = here
+        else:
+            raise AssertionError("the arm does not come to rest")
+        gone = float(np.linalg.norm(rest - self.at))
+        sys.stdout.write(json.dumps({"stop_mm": round(1e3 * gone, 1)}) + "\n")
+        assert gone < most
+
+    def gone(self, pid: int) -> None:
+        """Waits until a process has ended."""
+        deadline = time.monotonic() + 10.0
+        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline, "a process outlives its session"
+            time.sleep(0.05)
+
+    def recovered(self) -> dict[str, Any]:
+        """Metadata of the episode, which the next session finds on the disk."""
+        with EpisodeStore.open(self.store, "a") as store:
+            recover_interrupted(store, log=lambda line: None)
+            assert len(store.read(0, "policy", ["action"])["action"]) >= 8, "nothing is lost"
+            assert len(store.read(0, "robot", ["q"])["q"]) >= 300
+            return dict(store.metadata(0))
+
+
+class ArmOfItsOwn:
+    """The twin as an arm whose time its client does not grant; on a busy computer it passes more
+    slowly, so that no command is late for that alone."""
+
+    def __init__(self, twin: Twin) -> None:
+        self.host = twin.host
+        self._twin = twin
+        self._one = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._pass)
+        self._thread.start()
+
+    def call(self, name: str) -> Any:
+        """See `Twin.call`."""
+        with self._one:
+            return self._twin.call(name)
+
+    def wait(self, seconds: float) -> None:
+        """Waits until so much of the arm's time has passed [s]."""
+        end, deadline = self._twin.now() + seconds, time.monotonic() + 60.0
+        while self._twin.now() < end:
+            assert time.monotonic() < deadline, "the arm's time stands"
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _pass(self) -> None:
+        clock = PacedClock(self._twin)
+        while not self._over.is_set():
+            with self._one:
+                clock.advance(0.004)
+
+
+@pytest.fixture
+def session(real_time: ArmOfItsOwn, tmp_path: Path) -> Iterator[Session]:
+    with contextlib.closing(Session(tmp_path, real_time)) as running:
+        yield running
+
+
+@pytest.fixture
+def real_time() -> Iterator[ArmOfItsOwn]:
+    with start_twin(TwinConfig(host=address(95)), partial(TaskWorld, "reach")) as twin:
+        twin.reset(3)
+        with contextlib.closing(ArmOfItsOwn(twin)) as arm:
+            yield arm
+
+
+def faults_of(folder: Path, twin: ArmOfItsOwn) -> str:
+    """The faults that are kept of an arm."""
+    file = folder / "handoff" / "faults" / f"{twin.host}.jsonl"
+    return file.read_text() if file.exists() else ""
+
+
+def test_killed_session(session: Session, tmp_path: Path) -> None:
+    """The process of the policy is killed: the pipe to the driver closes, which brings the arm to
+    rest, keeps the fault, and ends."""
+    session.process.kill()
+    session.rest(0.06)
+    session.gone(session.driver)
+    session.process.wait()
+    assert "the process of its policy ended while the arm moved" in faults_of(
+        tmp_path, session.twin
+    )
+    assert session.recovered()["discard_reason"] == "interrupted"
+
+
+def test_hung_session(session: Session, tmp_path: Path) -> None:
+    """The process of the policy stands still, also for the driver: its last action grows old."""
+    os.kill(session.process.pid, signal.SIGSTOP)
+    session.rest(0.10)
+    os.kill(session.process.pid, signal.SIGCONT)
+    said = session.process.communicate(timeout=30.0)[1]
+    assert "watchdog: no valid action for" in said
+    with EpisodeStore.open(session.store, "r") as store:
+        assert "watchdog: no valid action for" in store.metadata(0)["fault"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signalled_session(session: Session, tmp_path: Path, number: signal.Signals) -> None:
+    session.process.send_signal(number)
+    session.rest(0.06)
+    session.process.communicate(timeout=30.0)
+    session.gone(session.driver)
+    with EpisodeStore.open(session.store, "r") as store:
+        fault = store.metadata(0)["fault"]
+    assert fault in ("interrupted", f"ended by {number.name}")
+    assert faults_of(tmp_path, session.twin) == "", "a person ended it"
+
+
+def test_killed_driver_of_a_session(session: Session, tmp_path: Path) -> None:
+    """In real time: the robot brakes, the session names the cause, keeps it and records it."""
+    os.kill(session.driver, signal.SIGKILL)
+    session.rest(0.06)
+    said = session.process.communicate(timeout=30.0)[1]
+    assert "driver of the arm: was killed by SIGKILL" in said
+    assert "was killed by SIGKILL" in faults_of(tmp_path, session.twin)
+    with EpisodeStore.open(session.store, "r") as store:
+        assert "was killed by SIGKILL" in store.metadata(0)["fault"]
+        assert len(store.read(0, "policy", ["action"])["action"]) >= 8
 
 
 def test_the_watchdog_of_the_matrix_is_the_default() -> None:

@@ -60,7 +60,7 @@ MESSAGES = {"defect of the runtime": "RuntimeError: ONNXRuntimeError: 6", "Ctrl-
 
 def make_table(kind: type[Table], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     table = kind(folder)
-    monkeypatch.setattr("real.franka.arm.FrankaArm", lambda *arguments: table.arm)
+    monkeypatch.setattr("real.driver.driven_arm.DrivenArm", lambda *arguments: table.arm)
     return table
 
 

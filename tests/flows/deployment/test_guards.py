@@ -16,7 +16,15 @@ import pytest
 from flows.deployment.config import DeployTaskConfig
 from flows.deployment.starts import StartResult
 from flows.deployment.task_table import TaskTable
-from flows.deployment.twin import TwinSetup, deploy_at_twin, fault_reason, run_start
+from flows.deployment.twin import (
+    COUNTED,
+    TwinSetup,
+    deploy_at_twin,
+    fault_reason,
+    run_start,
+    summarise_starts,
+)
+from real.driver.driver import Driver
 from real.motion.energy_tank import EnergyTankConfig
 from real.motion.force_guard import ForceGuardConfig
 from robots.contract import Contract
@@ -81,8 +89,8 @@ def played(
     usual = DeployTaskConfig(twin=TwinConfig(host=twin.host), max_steps=steps, videos=0)
     config = replace(usual, loop=replace(usual.loop, **limits))
     table = Endless(config, CONTRACT)
-    with open_corrections(folder / "store.zarr", table.schema(twin)) as store:
-        setup = TwinSetup(config, Pressing(then), table, twin, store)  # type: ignore[arg-type]
+    with Driver() as driver, open_corrections(folder / "store.zarr", table.schema(twin)) as store:
+        setup = TwinSetup(config, Pressing(then), table, twin, store, driver)  # type: ignore[arg-type]
         result = run_start(setup, 100_000, no_progress)
     read = EpisodeStore.open(folder / "store.zarr", "r")
     return result, read.read(0, "reference"), dict(read.metadata(0))
@@ -145,3 +153,34 @@ def test_what_the_robot_would_do_first_is_refused(tmp_path: Path) -> None:
         pytest.raises(HandoffError, match=r"loop\.force\.fault_force is 100\.0 N, not below"),
     ):
         deploy_at_twin(config, tmp_path, lambda contract: None, tmp_path, no_progress)  # type: ignore[arg-type, return-value]
+
+
+def test_a_specification_is_recorded_and_stops_the_start_if_it_should(
+    twin: Twin, tmp_path: Path
+) -> None:
+    formulas = {"high": "always grasp_pose.z > 0.1", "there": "always cube_position.z > -1"}
+    results = {}
+    for name, stop_on in (("free", ()), ("stopped", ("high",))):
+        (tmp_path / name).mkdir()
+        given: dict[str, Any] = {"specifications": formulas, "stop_on": stop_on}
+        results[name], _, about = played(twin, tmp_path / name, press, **given)
+        assert results[name].specifications == about["specifications"]
+    free, stopped = (results[name].specifications for name in ("free", "stopped"))
+    assert results["free"].fault is None
+    assert fault_reason(str(results["stopped"].fault)) == "specification 'high'"
+    assert [each["satisfied"] for each in stopped.values()] == [False, True]
+    assert free["high"]["robustness"] < stopped["high"]["robustness"] < 0.0
+
+    counted = replace(results["stopped"], twin=dict.fromkeys(COUNTED, 1.0))
+    metrics = summarise_starts(Endless(DeployTaskConfig(), CONTRACT), [counted], formulas)
+    assert metrics["specifications"]["high"]["k"] == 0
+    assert metrics["specifications"]["there"]["k"] == 1
+    assert metrics["fault_reasons"] == {"specification 'high'": 1}
+    assert metrics["per_start"][0]["specifications"] == stopped
+
+
+def test_a_start_without_a_step_satisfies_no_specification() -> None:
+    start = StartResult(1, False, {}, 0.0, {}, twin=dict.fromkeys(COUNTED, 1.0))
+    table = Endless(DeployTaskConfig(), CONTRACT)
+    metrics = summarise_starts(table, [start], {"high": "always grasp_pose.z > 0.1"})
+    assert metrics["specifications"]["high"]["k"] == 0

@@ -15,6 +15,7 @@ from flows.deployment.push_t_table import PushTScene, PushTTable
 from flows.deployment.twin import TwinSetup, fault_reason, run_start
 from flows.reports.results import describe
 from real.deploy.loop import LoopConfig
+from real.driver.driver import Driver
 from real.franka.joint_limits import JointGuardConfig
 from real.motion.governor import GovernorConfig
 from real.motion.planar_space import Plane, PlaneConfig
@@ -178,9 +179,10 @@ def test_targets_that_jump_do_not_make_the_arm_stop_itself(tmp_path: Path, share
     table = PushTTable(config, policy.contract)
     with (
         start_twin(config.twin, table.make_world) as twin,
+        Driver() as driver,
         open_corrections(tmp_path / "store.zarr", table.schema(twin)) as store,
     ):
-        setup = TwinSetup(config, policy, table, twin, store)  # type: ignore[arg-type]
+        setup = TwinSetup(config, policy, table, twin, store, driver)  # type: ignore[arg-type]
         fault = run_start(setup, 3, no_progress).fault
     if share < 1.0:
         assert fault is None

@@ -21,6 +21,7 @@ from flows.deployment.config import DeployConfig, DeploySession, DeployTaskConfi
 from flows.deployment.robot_limit import held_arm, spoken
 from flows.deployment.session_tables.board import SimulatedSetup
 from real.console.server import ConsoleConfig
+from real.driver.driver import Driver
 from real.franka.config import FrankaConfig
 from real.franka.kept_faults import keep_fault
 from real.franka.slot import robot_slot
@@ -286,7 +287,7 @@ def test_a_session_that_keeps_no_faults_ignores_those_of_others(no_server: None)
 
 
 def test_faults_of_twins_end_with_the_connection_and_those_of_arms_are_kept() -> None:
-    simulated: Any = SimulatedSetup(DeploySession(), _Twin())
+    simulated: Any = SimulatedSetup(DeploySession(), _Twin(), Driver())
     assert simulated.arm().config.latch == "connection"
     assert [table.arm.latch for table in (DeployConfig(), DeployTaskConfig())] == [
         "connection",

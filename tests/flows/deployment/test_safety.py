@@ -13,13 +13,13 @@ from flows.config.options import build_session
 from flows.deployment.config import DeployConfig, DeploySession, DeployTaskSession
 from flows.deployment.push_t_table import PushTTable
 from flows.deployment.safety import check_session
-from real.deploy.schedule import WatchdogConfig
 from real.franka.arm import FrankaArm
 from real.franka.config import FrankaConfig
 from real.franka.impedance import ImpedanceConfig
 from real.franka.joint_limits import JointGuardConfig
 from real.motion.governor import GovernorConfig
 from real.motion.planar_space import PlaneConfig
+from real.motion.watchdog import WatchdogConfig
 from robots.errors import HandoffError
 from tests.real.fakes import contract
 

@@ -26,10 +26,10 @@ from real.clock import PacedClock
 from real.console.control.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
 from real.deploy.loop import LoopConfig
-from real.deploy.object_tracker import TrackerConfig
-from real.deploy.schedule import WatchdogConfig
+from real.deploy.tracked_field import TrackerConfig
 from real.franka.config import FrankaConfig
 from real.franka.kept_faults import faults_file
+from real.motion.watchdog import WatchdogConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError, SafetyError
 from robots.wire.policy import pack
@@ -225,7 +225,7 @@ def test_an_arm_at_an_address_goes_the_same_way(tmp_path, bundle):
         page = session.page()
         with contextlib.closing(page.socket):
             lead(page)
-            until(lambda: held_for(page).startswith("Place the objects"))
+            until(lambda: "Put the objects back" in held_for(page))
             ended_by(page)
             session.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
@@ -236,10 +236,10 @@ def test_an_arm_at_an_address_goes_the_same_way(tmp_path, bundle):
 
 
 def recover(page: Any, cause: str = "") -> None:
-    """Waits for a fault, and recovers the arm."""
+    """Waits for a fault, and recovers the arm; returns once the arm can be started."""
     until(lambda: mode_of(page) == "fault", STARTS)
     page.say(kind="recover", cause=cause)
-    until(lambda: mode_of(page) == "hold", STARTS)
+    until(lambda: mode_of(page) == "hold" and not page.newest()["trouble"], STARTS)
 
 
 def mode_of(page: Any) -> str:
@@ -306,6 +306,7 @@ def test_the_user_stop_of_an_arm_is_recovered_with_its_cause(tmp_path, bundle, m
             until(lambda: "recovery refused" in held_for(page), STARTS)
             lab.user_stop = False
             recover(page, "A hand in the way")
+            until(lambda: "Put the objects back" in held_for(page), STARTS)
             page.go()
             stepped(page, 3)
             labelled(page, "KeyS", 2)

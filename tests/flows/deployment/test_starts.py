@@ -130,7 +130,8 @@ def test_the_episode_of_the_start_that_an_error_ended_is_recorded_once_after_the
 
 
 def test_results_of_another_configuration_are_not_taken_over(tmp_path: Path) -> None:
-    result = StartResult(1, True, {"coverage": 0.5}, 1.0, {"tracking_rms_m": 1e-3}, None, [1.5])
+    tracking = {"tracking_rms_m": 1e-3}
+    result = StartResult(1, True, {"coverage": 0.5}, 1.0, tracking, inference_ms=[1.5])
     journal = StartJournal(tmp_path / JOURNAL, {"starts": 3})
     journal.add(result, episodes=1)
     assert StartJournal(tmp_path / JOURNAL, {"starts": 3}).starts == [result]

@@ -21,7 +21,7 @@ from flows.evaluation.agents import (
     instruction_of,
     make_agent,
 )
-from flows.evaluation.evaluate import evaluate_until_decided
+from flows.evaluation.evaluate import evaluate_until_decided, named_formulas
 from policies.card import PolicyCard
 from policies.checkpoint import save_policy
 from policies.families.diffusion import DiffusionPolicy
@@ -425,7 +425,9 @@ def test_expert_is_refused_where_there_is_none_and_those_with_one_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ("evaluate", "push_t_published", "--policy", "expert", "--out", str(tmp_path))
-    assert "tasks with one, on mujoco and warp: reach, " in failure(capsys, *arguments)
+    assert "tasks with one, on mujoco, warp, maniskill and Isaac Lab: reach, " in failure(
+        capsys, *arguments
+    )
 
 
 def test_unknown_policy_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -438,3 +440,17 @@ def test_unknown_policy_is_refused(capsys: pytest.CaptureFixture[str], tmp_path:
         str(tmp_path / "out"),
     )
     assert "neither a directory nor an .onnx file" in failure(capsys, *arguments)
+
+
+def test_a_formula_of_the_command_line_has_a_name():
+    assert named_formulas(["near=always (x <= 1)", "far = x > 2"]) == {
+        "near": "always (x <= 1)",
+        "far": " x > 2",
+    }
+    for given, message in (
+        (["always x < 1"], "expected NAME=FORMULA"),
+        (["a b=x < 1"], "expected NAME=FORMULA"),
+        (["near=x < 1", "near=x < 2"], "there are two called 'near'"),
+    ):
+        with pytest.raises(HandoffError, match=message):
+            named_formulas(given)

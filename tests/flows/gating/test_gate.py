@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.gating.config import GateConfig, looser
+from flows.deployment.config import DeployConfig
+from flows.evaluation.config import EvaluatePolicyConfig
+from flows.gating.checks import check_inputs
+from flows.gating.config import GateConfig, SpecificationLimit, TwinLimits, looser
+from flows.stages.release.config import DeployBundleConfig
+from real.deploy.loop import LoopConfig
 from robots.errors import GateError, HandoffError
 from tests.flows.gating.bundles import (
     LENIENT,
@@ -294,3 +299,59 @@ def test_an_interrupted_gate_goes_on_with_the_missing_episodes(
     assert starts[5:] == [first + 2, first + 3, first, first + 1]
     assert metrics["success"]["n"] == 4
     assert not (run.out / "exported" / ".episodes").exists()
+
+
+def test_a_specification_that_too_few_episodes_satisfy_is_not_released(run: Run) -> None:
+    formulas = {"board": "always agent.max < 0.6", "never": "always agent.x > 1"}
+    limits = {name: SpecificationLimit(min_share=0.5) for name in formulas}
+    evaluate = replace(LENIENT.evaluate, specifications=formulas)
+    settings = replace(LENIENT, evaluate=evaluate, specifications=limits)
+    refused(
+        run, "specification never is 0 at the lower end of its interval, at least 0.5", settings
+    )
+    # Wilson's interval of 4 of 4 begins at 0.51.
+    verdict = run.verdict()
+    assert verdict["specification board"]["state"] == "passed"
+    assert verdict["specification board"]["value"] == pytest.approx(0.5101, abs=1e-4)
+    assert verdict["specification never"]["details"]["k"] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            replace(LENIENT, specifications={"soft": SpecificationLimit()}),
+            "specification 'soft', but evaluate states no formula of that name",
+        ),
+        (
+            replace(LENIENT, twin=TwinLimits(specifications={"soft": SpecificationLimit()})),
+            r"specification 'soft', but table.loop of the input 'twin' states no formula",
+        ),
+        (
+            replace(
+                LENIENT, evaluate=replace(LENIENT.evaluate, specifications={"soft": "force < 1"})
+            ),
+            "specification 'soft', character 1: unknown field 'force'",
+        ),
+    ],
+)
+def test_a_limit_that_no_episode_can_meet_is_refused_before_anything_runs(
+    settings: GateConfig, message: str
+) -> None:
+    scores = [EvaluatePolicyConfig(protocol=LENIENT.protocol)]
+    with pytest.raises(HandoffError, match=message):
+        check_inputs(settings, {"scores": scores, "twin": DeployBundleConfig()})
+
+
+def test_a_limit_for_a_stated_formula_is_taken() -> None:
+    limits = {"soft": SpecificationLimit()}
+    formulas = {"soft": "always agent.norm < 2"}
+    settings = replace(
+        LENIENT,
+        evaluate=replace(LENIENT.evaluate, specifications=formulas),
+        specifications=limits,
+        twin=TwinLimits(specifications=limits),
+    )
+    table = DeployConfig(loop=LoopConfig(specifications=formulas))
+    scores = [EvaluatePolicyConfig(protocol=LENIENT.protocol)]
+    check_inputs(settings, {"scores": scores, "twin": DeployBundleConfig(table=table)})

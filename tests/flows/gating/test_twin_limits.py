@@ -8,8 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.gating.config import GateConfig, TwinLimits, looser, tracking_limit
+from flows.gating.conditions import Condition
+from flows.gating.config import (
+    GateConfig,
+    SpecificationLimit,
+    TwinLimits,
+    looser,
+    tracking_limit,
+)
 from flows.gating.twin_limits import twin_conditions
+from flows.runner.artifact import read_manifest
 from robots.control.actions import CartesianDelta
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
@@ -97,3 +105,32 @@ def test_steps_may_lag_by_their_leash_and_positions_by_twenty_millimetres() -> N
     wider = GateConfig(twin=TwinLimits(tracking_rms_m=0.04))
     assert looser(wider, "float32") == ["twin.tracking_rms_m is 0.04, default 0.02"]
     assert looser(wider, "float32", steps) == []
+
+
+def specified(folder: Path, **shares: Any) -> list[Condition]:
+    limits = TwinLimits(specifications={"soft": SpecificationLimit(min_share=0.8)})
+    path = twin(folder, [(still(), still(), None)])
+    manifest = read_manifest(path)
+    metrics = {**manifest["metrics"], **({"specifications": shares} if shares else {})}
+    write_manifest(
+        path, kind="episodes", inputs=manifest["inputs"], metrics=metrics, config=manifest["config"]
+    )
+    conditions = twin_conditions(limits, path, "bundle")
+    return [each for each in conditions if each.name == "specification soft at the twin"]
+
+
+def test_a_specification_is_met_by_the_lower_end_of_its_share(tmp_path: Path) -> None:
+    share = {"n": 20, "high": 1.0, "smallest": -0.25, "mean": 1.0}
+    (met,) = specified(tmp_path / "met", soft={**share, "k": 20, "low": 0.84})
+    (missed,) = specified(tmp_path / "missed", soft={**share, "k": 18, "low": 0.7})
+    assert (met.state, met.value, met.limit) == ("passed", 0.84, 0.8)
+    assert missed.state == "failed"
+    assert missed.sentence() == (
+        "specification soft at the twin is 0.7 at the lower end of its interval, at least 0.8 "
+        "required (18 of 20 episodes, interval up to 1.000, smallest robustness -0.25)"
+    )
+
+
+def test_a_specification_that_was_not_measured_is_not_evaluated(tmp_path: Path) -> None:
+    (condition,) = specified(tmp_path / "none")
+    assert condition.state == "not evaluated"

@@ -158,7 +158,9 @@ def test_without_ray_or_a_cluster_a_stage_is_refused_in_one_line(
     with pytest.raises(HandoffError, match=r"stage count \(pool: ray\): no Ray cluster at '127"):
         check_cluster([counting()])
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(HandoffError, match=r"needs Ray\. Install it: pip install -e '\.\[ray\]'"):
+    with pytest.raises(
+        HandoffError, match=r"needs Ray\. Install it: pip install -c constraints.txt -e '\.\[ray\]'"
+    ):
         check_cluster([counting()])
     check_cluster([])
 

@@ -246,8 +246,27 @@ teacher: {uses: pretrain, inputs: {demos: demos}, with: {policy: {
             "(the push-T table) lacks",
         ),
         (
+            "x: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: {uses: open_drawer, "
+            "options: {actions: {kind: joint_delta}}}}}",
+            "stage x: the environments of its protocol take actions of the kind 'joint_delta', the policy imitates "
+            "'cartesian_delta' of the stage demos. Set x.protocol.options.actions.kind=cartesian_delta, or "
+            "demos.demonstrate.mujoco.actions.kind=joint_delta.",
+        ),
+        (
+            "student: {uses: distill, inputs: {teacher: teacher, demos: demos}}\n"
+            "x: {uses: evaluate, inputs: {policy: student}, with: {protocol: {uses: open_drawer, "
+            "options: {actions: {kind: joint_target}}}}}",
+            "stage x: the environments of its protocol take actions of the kind 'joint_target'",
+        ),
+        (
             "x: {uses: offline, inputs: {demos: demos}, with: {algorithm: {observation_fields: [q, width, goal]}}}",
             "stage x: algorithm.observation_fields has the field 'goal', which its input 'demos'",
+        ),
+        (
+            "x: {uses: pretrain, inputs: {demos: demos}, with: {policy: {observation_fields: [q], "
+            "estimated_fields: [openning], anchor_field: null}}}",
+            "stage x: policy.estimated_fields has the field 'openning', which its input 'demos' (task open_drawer) "
+            "lacks; did you mean 'opening'?",
         ),
     ],
 )

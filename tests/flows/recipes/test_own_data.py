@@ -172,3 +172,24 @@ def test_channels_of_a_small_network_are_known_to_be_wrong_with_their_option() -
     said = r"teacher\.policy\.image_encoder\.channels.*multiple of 16"
     with pytest.raises(HandoffError, match=said):
         list(stages(read_recipe("demo", ("teacher.policy=unet", cnn))))
+
+
+def test_a_table_of_a_task_that_is_not_simulated_is_refused_before_anything_runs(
+    tmp_path: Path, data: Path
+) -> None:
+    (tmp_path / "swing.yaml").write_text(
+        "defaults: [own_data]\n"
+        "stages: {twin: {uses: deploy, inputs: {bundle: bundle}, with: {table: {kind: task}}}}\n"
+    )
+    given = [f"demos.data={data}", NUMBERS]
+    recipe = str(tmp_path / "swing.yaml")
+    expected = (
+        "stage twin: its table is that of the policy's task, and 'swing' .* is not simulated. Give the stage ingest "
+        "map.task=TASK .*, or remove ~twin; there are reach, "
+    )
+    with pytest.raises(HandoffError, match=expected):
+        stages(read_recipe(recipe, given))
+    with pytest.raises(HandoffError, match="did you mean 'pick_cube'"):
+        stages(read_recipe(recipe, [*given, "demos.map.task=pick_cub"]))
+    assert stages(read_recipe(recipe, [*given, "demos.map.task=reach"]))
+    assert stages(read_recipe(recipe, [*given, "~twin"]))

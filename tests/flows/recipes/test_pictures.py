@@ -97,3 +97,14 @@ def test_a_policy_that_sees_whole_pictures_says_so() -> None:
 
 def test_nothing_is_said_where_the_data_set_is_not_named() -> None:
     assert lines("demos.data=null") == []
+
+
+def test_simulated_cameras_have_the_size_with_which_they_record() -> None:
+    def shown(*overrides: str) -> list[str]:
+        recipe = read_recipe("reach_by_name_cameras", overrides)
+        return list(crop_lines(list(stages(recipe, fetch=False))))
+
+    assert shown()[1] == "pretrained: sees 160 x 160 px of image_front (160 x 160)"
+    assert shown("pretrained.policy.image_encoder.resize=null")[1] == (
+        "pretrained: sees 96 x 96 px of image_front (160 x 160, resized to 96 x 96)"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,20 @@ def test_a_run_without_prefect_has_no_share_of_it() -> None:
     summary = Summary("", [], {"stages_busy_seconds": 95.0})
     metrics = summary.with_times(started=1000.0, now=1100.0, prefect=False).metrics
     assert metrics == {"stages_busy_seconds": 95.0, "total_seconds": 100.0}
+
+
+def test_a_comparison_of_deployments_is_described_by_their_success() -> None:
+    metrics: dict[str, Any] = {
+        "confidence": 0.95,
+        "deployments": [
+            {"name": "before", "success": {"k": 3, "n": 16}},
+            {"name": "after", "success": {"k": 12, "n": 16}},
+        ],
+    }
+    assert describe("compare_deployments", metrics) == "solved: before 3 of 16, after 12 of 16"
+    metrics["parameters"] = [{"inside": True}, {"inside": False}]
+    described = describe("compare_deployments", metrics)
+    assert described.endswith("; 1 of 2 true parameters in their tuned intervals")
 
 
 def test_evaluation_is_described_with_its_interval() -> None:

@@ -75,12 +75,18 @@ LOW_CONTRAST = """() => {
 
 
 class Tab:
-    """A page of a review."""
+    """A page of a review; `look` are options of the browser's context."""
 
     def __init__(
-        self, browser: Any, url: str, name: str = "ada", size: tuple[int, int] = (1440, 900)
+        self,
+        browser: Any,
+        url: str,
+        name: str = "ada",
+        size: tuple[int, int] = (1440, 900),
+        **look: Any,
     ) -> None:
-        self.context = browser.new_context(viewport={"width": size[0], "height": size[1]})
+        viewport = {"width": size[0], "height": size[1]}
+        self.context = browser.new_context(**{"viewport": viewport} | look)
         self.context.add_init_script(NAMED.format(name))
         self.page = self.context.new_page()
         self.errors: list[str] = []

@@ -259,7 +259,9 @@ def test_stages_that_must_be_alone_are_so_on_the_whole_computer(
         wait_for(lambda: bool(notes))
         assert find_cached(tmp_path, alone, {}) is None
     thread.join()
-    assert notes[0] == "waiting for a stage of another run that must be alone"
+    assert notes[0].startswith(
+        f"waiting for a stage that must be alone, of process {os.getpid()} ("
+    )
     assert find_cached(tmp_path, alone, {}) is not None
 
 

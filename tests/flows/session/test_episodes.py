@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.session.episodes import EpisodeLoop, EpisodeOutcome
+from flows.session.episodes import CONTRADICTED, LABELLED, EpisodeLoop, EpisodeOutcome
 from robots.episodes.corrections import EpisodeAssembler, corrections_schema, open_corrections
 from robots.episodes.store import EpisodeStore
 from robots.interfaces import Intervention, Label, Observation, Requests
@@ -132,3 +132,80 @@ def test_a_label_given_during_a_pause_applies_to_the_next_step(
 def test_stopping_records_no_partial_episode(store: EpisodeStore) -> None:
     assert walk(store, Scripted(Requests(), Requests(stop=True))).stopped
     assert store.num_episodes == 0
+
+
+class Mover(Scripted):
+    """A person who moves the arm in every step."""
+
+    def intervene(self, proposed: np.ndarray, observation: Observation) -> Intervention:
+        mine = np.full((1, 1), -0.5)
+        one = np.array([1])
+        return Intervention(proposed, mine, np.array([True]), one, one, "ada", "script")
+
+
+def judged(
+    store: EpisodeStore, person: Scripted, objections: list[str] | None, speed: float = -1.0
+) -> EpisodeOutcome:
+    """An episode in which a label of success is followed by three states at rest."""
+    env = EngineVecEnv(WalkEngine(1), VecEnvConfig(on_end="freeze", max_steps=12))
+    heard = None if objections is None else objections.append
+    session = EpisodeLoop(
+        env,
+        person,
+        lambda observation: np.full((1, 1), speed),
+        label_linger=3,
+        object_to_label=heard,
+    )
+    return session.run(7, EpisodeAssembler(store, 1, {}), {})
+
+
+SUCCESS, FAILURE = Requests(Label.SUCCESS), Requests(Label.FAILURE)
+
+
+def test_states_at_rest_after_a_label_of_success_count(store: EpisodeStore) -> None:
+    ended = judged(store, Mover(Requests(), SUCCESS), None)
+    assert (ended.steps, ended.solved_steps, ended.labelled_steps) == (4, 3, 3)
+    steps = store.read(0, "policy")
+    assert (steps["reward"].ravel() > 0.5).tolist() == [False, True, True, True]
+    assert steps["intervention"].ravel().tolist() == [1, 0, 0, 0], "the person's hands are off"
+    assert steps["action"].ravel().tolist() == [-0.5, -1.0, -1.0, -1.0]
+    about = store.metadata(0)
+    assert (about["success"], about["ended_by"], about["labelled_by"]) == (True, "label", "ada")
+    assert (about[LABELLED], about[CONTRADICTED], about["true_success"]) == (3, False, False)
+
+
+def test_a_label_that_the_simulator_contradicts_counts_once_it_is_given_again(
+    store: EpisodeStore,
+) -> None:
+    objections: list[str] = []
+    ended = judged(store, Scripted(Requests(), SUCCESS, Requests(), SUCCESS), objections)
+    assert objections == [
+        "The simulator sees no success, so the label success does not count yet. Label success again to keep it, or "
+        "go on."
+    ]
+    assert (ended.steps, ended.labelled_steps, ended.success) == (5, 3, True)
+    assert store.metadata(0)[CONTRADICTED] is True
+    objections.clear()
+    ended = judged(store, Scripted(Requests(), SUCCESS), objections)
+    assert len(objections) == 1
+    assert (ended.steps, ended.labelled_steps, ended.success) == (12, 0, False), "it was not kept"
+
+
+def test_a_failure_that_the_simulator_contradicts_is_asked_about_too(store: EpisodeStore) -> None:
+    objections: list[str] = []
+    env = EngineVecEnv(WalkEngine(1), VecEnvConfig(on_end="freeze", max_steps=12))
+    session = EpisodeLoop(
+        env,
+        Scripted(FAILURE),
+        lambda observation: np.full((1, 1), -1.0),
+        object_to_label=objections.append,
+    )
+    ended = session.run(7, EpisodeAssembler(store, 1, {}), {})
+    assert (objections, ended.label) == ([], Label.FAILURE)
+    assert EpisodeLoop._contradicts(session, Label.FAILURE, success=True)
+    assert objections[0].startswith("The simulator sees success, so the label failure")
+
+
+def test_an_undone_label_is_none(store: EpisodeStore) -> None:
+    ended = judged(store, Scripted(SUCCESS, Requests(), Requests(Label.DISCARD)), None)
+    assert (ended.label, ended.labelled_steps) == (Label.DISCARD, 2)

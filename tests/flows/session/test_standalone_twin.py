@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from flows.session.standalone_twin import StandaloneTwin, line, run_twins
+from flows.session.standalone_twin import StandaloneTwin, line, run_twins, twin_command
 from robots.errors import HandoffError
+from sim.scene.deviations import Deviations
+from sim.scene.dynamics import DynamicsValue
 from tests.flows.session.running_twin import connected, running
 
 franky = pytest.importorskip("franky", reason="franky-control has wheels for Linux x86_64 only")
@@ -42,6 +45,19 @@ def test_an_unmodified_program_moves_arm_and_hand_while_time_passes_by_itself():
         while "of real time" not in heard["shown"][-1] and time.monotonic() < end:
             time.sleep(0.1)
         assert "of real time, 0 lost commands" in heard["shown"][-1]
+
+
+def test_an_arm_moves_by_its_deviations_and_a_delay_of_targets_is_refused():
+    deviations = Deviations(arm=(DynamicsValue(what="payload", value=0.5),))
+    options = StandaloneTwin(task="reach", host="127.0.88.5", clock="lockstep")
+    options = replace(options, deviations=deviations)
+    with running(options):
+        robot = connected(options.host)
+        force = robot.state.O_F_ext_hat_K
+        assert force[2] == pytest.approx(-0.5 * 9.81, abs=0.5)
+    late = Deviations(arm=(DynamicsValue(what="delay", value=0.02),))
+    with pytest.raises(HandoffError, match="driver, which is the program of others here"):
+        twin_command(replace(options, deviations=late), None)
 
 
 def test_three_programs_move_three_arms_of_one_command_at_once_in_lockstep():

@@ -164,7 +164,7 @@ def test_faults_come_from_a_file_in_the_order_of_their_times(tmp_path: Path):
             "- {kind: drop, at: 1}\n- {kind: drop, at: 1.5, packets: both, host: 127.0.0.2}",
             "begins before",
         ),
-        ("- [", "no YAML"),
+        ("- [", r"not YAML \(line 1, column 4: "),
     ],
 )
 def test_a_file_that_states_no_faults_is_refused(text: str, error: str, tmp_path: Path):

@@ -182,6 +182,14 @@ stages:
           judged_rows: 4
         imitation: *training
         critic: [8]
+  dsrl:
+    uses: finetune
+    inputs: {policy: flow}
+    with: {rollouts: 1, decisions: 2, algorithm: &noise {kind: dsrl, updates: 1, warm_up: 1, critic: {hidden: [8]}}}
+  vla_dsrl:
+    uses: finetune
+    inputs: {policy: vla}
+    with: {rollouts: 1, decisions: 2, algorithm: *noise}
   vla_ppo:
     uses: finetune
     inputs: {policy: vla}
@@ -275,6 +283,9 @@ WITHOUT = {
     "classify": "a session; its clone is tested below",
     "excite": "records motions of joints, for `tune`",
     "play": "records play for world models, which imagine vectors",
+    "compare_deployments": "compares the outcomes of starts",
+    "compare_simulators": "compares the outcomes of episodes",
+    "excite_arm": "records motions of joints",
     "tune": "fits the simulated arm to motions of joints",
     "world_model": "imagines vectors; its refusal is tested below",
 }
@@ -340,6 +351,8 @@ NAMES = [
     "expo",
     "q_chunking",
     "rl100",
+    "dsrl",
+    "vla_dsrl",
     "vla_ppo",
     "reinforced@algorithm=ppo",
     "reinforced@algorithm=sac",

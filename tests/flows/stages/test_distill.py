@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from flows.stages.learn.config import DistilOnPolicyConfig, DistilPolicyConfig
+from flows.stages.learn.config import (
+    DistilOnPolicyConfig,
+    DistilPolicyConfig,
+    FinetunePolicyConfig,
+)
 from flows.stages.learn.distill import check
+from policies.rl.finetuning.config import DsrlFinetuneConfig
 from robots.errors import HandoffError
 
 ON_POLICY = DistilPolicyConfig(algorithm=DistilOnPolicyConfig())
@@ -34,3 +39,11 @@ def test_one_step_takes_one_teacher() -> None:
         check(DistilPolicyConfig(), {**sources, "more_teachers": (None,)})
     with pytest.raises(HandoffError, match="given are teacher, student"):
         check(DistilPolicyConfig(), {**SOURCES, "more_teachers": ()})
+
+
+def test_a_teacher_of_dsrl_is_distilled_to_one_step_only() -> None:
+    teacher = FinetunePolicyConfig(algorithm=DsrlFinetuneConfig())
+    check(DistilPolicyConfig(), {"teacher": teacher, "demos": None})
+    for sources in ({"teacher": teacher}, {"teacher": None, "more_teachers": (teacher,)}):
+        with pytest.raises(HandoffError, match="a teacher is fine-tuned by 'dsrl'"):
+            check(ON_POLICY, {**sources, "student": None})

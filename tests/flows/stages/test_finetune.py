@@ -9,7 +9,14 @@ from flows.stages.learn.config import FinetunePolicyConfig
 from flows.stages.learn.finetune import check, external
 from policies.imitation.config import PretrainConfig
 from policies.language.config import SentenceEncoderConfig
-from policies.policy_config import ActConfig, DiffusionPolicyConfig, PolicyConfig
+from policies.networks.config import BackboneConfig
+from policies.policy_config import (
+    ActConfig,
+    DiffusionPolicyConfig,
+    PolicyConfig,
+    TokenVlaConfig,
+    VlaConfig,
+)
 from policies.rl.finetuning.config import FinetuneAlgorithm
 from robots.config import config, to_plain, validate
 from robots.errors import HandoffError
@@ -44,7 +51,7 @@ def test_methods_that_learn_from_demonstrations_require_them(kind: str) -> None:
         check(options(kind=kind), {"policy": PretrainConfig()})
 
 
-@pytest.mark.parametrize("kind", ["best_of_n", "dppo"])
+@pytest.mark.parametrize("kind", ["best_of_n", "dppo", "dsrl"])
 def test_demonstrations_that_are_not_read_are_refused(kind: str) -> None:
     check(options(kind=kind), {"policy": PretrainConfig()})
     with pytest.raises(HandoffError, match="does not learn from demonstrations"):
@@ -107,6 +114,32 @@ def test_an_algorithm_of_another_package_is_named_by_its_import_path() -> None:
     # Its code enters the cache key; that of Handoff's own does already.
     assert set(external(made, False)) == {"algorithm"}
     assert external(options(kind="expo"), False) == {}
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        DiffusionPolicyConfig(),
+        DiffusionPolicyConfig(language=SentenceEncoderConfig(folder="encoder")),
+        VlaConfig(backbone=BackboneConfig(folder="backbone")),
+        VlaConfig(backbone=BackboneConfig(folder="backbone"), checkpoint="pi0"),
+    ],
+)
+def test_dsrl_takes_every_policy_whose_sampler_has_an_initial_noise(policy: PolicyConfig) -> None:
+    check(options(kind="dsrl"), {"policy": replace(PretrainConfig(), policy=policy)})
+
+
+@pytest.mark.parametrize(
+    "policy", [ActConfig(), TokenVlaConfig(backbone=BackboneConfig(folder="backbone"))]
+)
+def test_dsrl_refuses_other_policies(policy: PolicyConfig) -> None:
+    with pytest.raises(HandoffError, match="whose sampler has no initial noise"):
+        check(options(kind="dsrl"), {"policy": replace(PretrainConfig(), policy=policy)})
+
+
+def test_a_policy_of_dsrl_is_not_finetuned_further() -> None:
+    with pytest.raises(HandoffError, match="is fine-tuned by 'dsrl' before"):
+        check(options(kind="dppo"), {"policy": options(kind="dsrl")})
 
 
 def test_a_class_that_is_no_algorithm_is_refused() -> None:

@@ -76,6 +76,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     episodes = [
         {
             "q": draw.normal(size=(6, 3)).astype(np.float32),
+            "cube": draw.normal(size=(6, 2)).astype(np.float32),
             **{
                 name: draw.integers(256, size=(6, *size, 3), dtype=np.uint8)
                 for name, size in SIZES.items()
@@ -102,6 +103,18 @@ def exported(demos: Path, folder: Path, precision: Precision = "float32") -> Onn
     config = ExportConfig(action_interface="as_recorded", golden=4, precision=precision)
     export(config, folder, demos, folder, no_progress, "p" * 64, "d" * 64)
     return OnnxPolicy(folder / "policy.onnx")
+
+
+def test_what_a_policy_estimates_is_no_input_of_the_exported_file(
+    demos: Path, tmp_path: Path
+) -> None:
+    estimating = replace(FAMILIES["bc"], observation_fields=("*",), estimated_fields=("cube",))
+    save_untrained(estimating, demos, tmp_path)
+    policy = exported(demos, tmp_path)
+    assert set(policy.contract.observation) == {"q"}
+    assert golden_parity(policy, read_golden(tmp_path / "golden.npz")).normalised < 1e-5
+    weights = onnx.load(tmp_path / "policy.onnx").graph.initializer
+    assert any("estimator" in weight.name for weight in weights)
 
 
 # The other families' files, which contain no crop, are computed in test_families.py and

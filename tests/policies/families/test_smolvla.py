@@ -238,18 +238,25 @@ def test_a_policy_without_cameras_or_backbone_is_refused(backbone: Path, checkpo
         started(backbone, checkpoint, state_tokens="field")
 
 
-def test_the_checkpoint_takes_part_in_the_cache_key_and_excludes_fine_tuning(
+def test_the_checkpoint_takes_part_in_the_cache_key_and_excludes_fine_tuning_but_dsrl(
     backbone: Path, checkpoint: Path
 ):
     module = started(backbone, checkpoint)
     config = module.config
     assert config.external_folders == {"backbone": str(backbone), "checkpoint": str(checkpoint)}
-    assert config.finetuning_methods == ()
-    assert replace(config, checkpoint=None).finetuning_methods == ("vla",)
+    assert config.finetuning_methods == ("dsrl",)
+    assert replace(config, checkpoint=None).finetuning_methods == ("vla", "dsrl")
     with pytest.raises(HandoffError, match="padded actions, which neither"):
         module.velocity(obs(1))
     with pytest.raises(HandoffError, match="the policy started from a checkpoint"):
         check_language_conditioned(module)
+    # DSRL chooses the noise of the robot's entries, of which the sampler makes the others'.
+    observed = obs(1)
+    sampler = module.encoded_sampler(observed)
+    noise = torch.randn(1, *module.chunk_shape)
+    with torch.no_grad():
+        assert sampler.features().shape == (1, 3 + module.expert.width)
+        torch.testing.assert_close(sampler.chunk(noise), module.sample(observed, noise))
 
 
 def test_it_trains_moves_and_exports(backbone: Path, checkpoint: Path, tmp_path: Path):

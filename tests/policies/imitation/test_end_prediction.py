@@ -49,7 +49,7 @@ def test_an_error_of_the_prediction_is_part_of_the_loss_and_reaches_the_encoder(
 
     def loss(setup):
         objective = imitation_objective(
-            setup.module, setup.split.train, 16, 0, "fp32", setup.mixture, ending=setup.ending
+            setup.module, setup.split.train, 16, 0, "fp32", setup.mixture, auxiliary=setup.auxiliary
         )
         return objective.loss(objective.batch(0), 0)
 

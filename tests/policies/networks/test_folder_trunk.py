@@ -14,7 +14,7 @@ from torch import nn
 
 from policies.networks.images.folder_trunk import FolderTrunk
 from policies.networks.images.image_model import read_image_model
-from policies.networks.onnx_function import onnx_function
+from policies.networks.images.onnx_function import onnx_function
 from robots.errors import HandoffError
 from tests.nightly import in_every_run
 from tests.policies.image_models import MEAN, STD, write_image_model, write_processor

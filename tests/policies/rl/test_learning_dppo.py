@@ -84,17 +84,17 @@ def see(observation: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(observation * WIDE - SHIFT)[:, None]
 
 
-def shown(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What 50 demonstrations saw and did."""
+def shown(seed: int, straight: float = 0.45) -> tuple[torch.Tensor, torch.Tensor]:
+    """What 50 demonstrations saw and did, of which a share runs straight into the obstacle."""
     toy_env = BimodalReach(10, seed)
-    steps = rollouts(toy_env, detours(toy_env, seed, straight=0.45), 50, demo=True)
+    steps = rollouts(toy_env, detours(toy_env, seed, straight=straight), 50, demo=True)
     observation, action = (
         np.concatenate([getattr(one, name) for one in steps]) for name in ("observation", "action")
     )
     return see(observation), torch.from_numpy(action.astype(np.float32))
 
 
-def imitating(seed: int, updates: int = 2000) -> DiffusionPolicy:
+def imitating(seed: int, updates: int = 2000, straight: float = 0.45) -> DiffusionPolicy:
     """A diffusion policy of the demonstrations."""
     torch.manual_seed(seed)
     config = DiffusionPolicyConfig(
@@ -107,7 +107,7 @@ def imitating(seed: int, updates: int = 2000) -> DiffusionPolicy:
         network=MlpConfig(width=128, blocks=2),
     )
     policy = DiffusionPolicy(config, Shapes.of_vector(2, 2, None))
-    obs, action = shown(seed)
+    obs, action = shown(seed, straight)
     optimizer = torch.optim.AdamW(policy.denoiser.parameters(), 1e-3)
     draw = np.random.default_rng([seed, 1])
     for _ in range(updates):

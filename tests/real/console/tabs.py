@@ -28,10 +28,12 @@ def open_browser() -> Iterator[Any]:
 
 
 class Tab:
-    """A page that is open as somebody."""
+    """A page that is open as somebody; `look` are options of the browser's context."""
 
-    def __init__(self, browser: Any, url: str, name: str = "ada", before: str = "") -> None:
-        self.context = browser.new_context(viewport={"width": 1440, "height": 900})
+    def __init__(
+        self, browser: Any, url: str, name: str = "ada", before: str = "", **look: Any
+    ) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}} | look)
         self.context.add_init_script(NAMED.format(name) + ";" + before)
         self.page = self.context.new_page()
         self.errors: list[str] = []

@@ -10,6 +10,7 @@ from real.console.control.arbiter import ArbiterConfig, ControlArbiter
 from real.console.control.bindings import DEFAULTS, Bindings, Inputs, RefusedBindingError
 from real.console.control.commands import STILL, Mode
 from real.console.control.people import FloodedError
+from real.teleop.spacemouse import SpaceMouseReport
 from real.teleop.takeover import HandInput
 from robots.errors import HandoffError
 from robots.interfaces import Label
@@ -110,7 +111,7 @@ def test_a_hidden_page_holds_the_arm_at_once_and_cannot_go_on(running):
 def test_a_page_that_is_gone_holds_the_arm(running):
     running.arbiter.leave(running.ada, "closed")
     assert running.arbiter.mode is Mode.HOLD
-    assert running.arbiter.controller is None
+    assert running.arbiter.people.controller is None
 
 
 def test_keys_that_are_down_when_it_goes_on_must_be_let_go_first(running):
@@ -149,7 +150,7 @@ def test_control_that_is_asked_for_changes_nothing_until_it_is_given(running):
     assert running.arbiter.mode is Mode.POLICY
     assert running.arbiter.page_state()["asking"] == bob
     running.arbiter.give(running.ada)
-    assert running.arbiter.controller == bob
+    assert running.arbiter.people.controller == bob
     assert running.arbiter.mode is Mode.HOLD
 
 
@@ -157,7 +158,7 @@ def test_control_that_is_taken_holds_the_arm(running):
     running.keys("ArrowUp")
     bob = running.arbiter.join("bob", "there")
     running.arbiter.claim(bob, force=True)
-    assert running.arbiter.controller == bob
+    assert running.arbiter.people.controller == bob
     assert running.arbiter.mode is Mode.HOLD
     running.keys("ArrowUp")
     assert not running.arbiter.command().hand.engaged
@@ -165,7 +166,7 @@ def test_control_that_is_taken_holds_the_arm(running):
 
 def test_giving_control_up_holds_the_arm(running):
     running.arbiter.give(running.ada)
-    assert (running.arbiter.controller, running.arbiter.mode) == (None, Mode.HOLD)
+    assert (running.arbiter.people.controller, running.arbiter.mode) == (None, Mode.HOLD)
 
 
 def test_a_stranger_holds_the_arm_and_is_written_down(running):
@@ -553,8 +554,46 @@ def test_a_fault_shows_its_sentence_and_nothing_but_a_recovery_ends_it(running):
         "recovered the arm",
         {"fault": "arm: stopped, user stop.", "cause": ""},
     )
+    running.arbiter.await_start("", wait=False)
     running.go()
     assert running.arbiter.mode is Mode.POLICY
+
+
+def test_a_new_episode_shows_that_the_arm_has_been_recovered(running):
+    """In a correction session nobody lays a table between two episodes."""
+    faulted(running)
+    running.arbiter.recover(running.ada, "")
+    running.arbiter.begin_episode(1)
+    assert running.arbiter.why == "The arm has been recovered. Press Enter to start."
+    running.go()
+    assert running.arbiter.mode is Mode.POLICY
+
+
+def test_enter_before_the_arm_has_been_recovered_is_refused_in_words(running):
+    faulted(running)
+    running.arbiter.recover(running.ada, "")
+    assert running.arbiter.page_state()["trouble"], "Start is disabled"
+    running.go()
+    assert running.arbiter.mode is Mode.HOLD
+    assert running.arbiter.why == "The arm is being recovered. Wait until it is ready."
+    # The session, whose arm has been recovered, lays the table.
+    running.arbiter.await_start("", wait=False)
+    state = running.arbiter.page_state()
+    assert (state["why"], state["trouble"]) == (
+        "The arm has been recovered. Press Enter to start.",
+        False,
+    )
+    running.go()
+    assert running.arbiter.mode is Mode.POLICY
+
+
+def test_a_robot_that_refuses_its_recovery_shows_the_next_fault(running):
+    faulted(running)
+    running.arbiter.recover(running.ada, "")
+    running.arbiter.fault(4, "arm: the user stop is pressed.", asks_cause=False)
+    assert running.arbiter.page_state()["why"] == "arm: the user stop is pressed."
+    running.arbiter.recover(running.ada, "")
+    assert running.arbiter.command().recovery.fault == 4
 
 
 def test_only_who_has_control_recovers_the_arm_and_with_a_cause_where_one_is_asked(running):
@@ -599,3 +638,45 @@ def test_a_fault_belongs_to_the_process_that_reported_it(running, connected):
     running.arbiter.robot_connected(connected, "reach")
     assert running.arbiter.mode is Mode.HOLD
     assert running.arbiter.command().recovery.fault == 0
+
+
+def cap(setup: Setup, *counts: float, who: int | None = None) -> None:
+    """A page sends its SpaceMouse."""
+    setup.sequence += 1
+    report = SpaceMouseReport(counts or (0.0,) * 6, (), 0.0)
+    number = setup.ada if who is None else who
+    setup.arbiter.inputs(number, Inputs(spacemouse=report), setup.sequence, True)
+
+
+FORWARD = (0.0, -350.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def test_a_spacemouse_at_the_page_moves_the_arm_while_it_is_deflected(running):
+    cap(running)
+    cap(running, *FORWARD)
+    assert running.arbiter.mode is Mode.PERSON
+    assert running.arbiter.command().hand.twist.tolist() == [1, 0, 0, 0, 0, 0]
+    cap(running)
+    assert running.arbiter.mode is Mode.POLICY
+
+
+def test_a_spacemouse_that_is_deflected_at_first_moves_nothing_before_it_rests(running):
+    cap(running, *FORWARD)
+    assert running.arbiter.mode is Mode.POLICY
+    cap(running)
+    cap(running, *FORWARD)
+    assert running.arbiter.mode is Mode.PERSON
+
+
+def test_a_spacemouse_at_a_page_without_control_moves_nothing_when_it_gets_control(running):
+    bob = running.arbiter.join("bob", "there")
+    cap(running, who=bob)
+    cap(running, *FORWARD, who=bob)
+    assert running.arbiter.mode is Mode.POLICY
+    running.arbiter.claim(bob, force=True)
+    running.keys("Enter", who=bob)
+    cap(running, *FORWARD, who=bob)
+    assert running.arbiter.mode is Mode.POLICY
+    cap(running, who=bob)
+    cap(running, *FORWARD, who=bob)
+    assert running.arbiter.mode is Mode.PERSON

@@ -373,6 +373,8 @@ def test_a_fault_shows_the_robots_sentence_and_a_button_that_recovers(tab, robot
     tab.page.click("#recover")
     assert reaches(robot, Mode.HOLD).recovery == (1, "ada", "")
     tab.until("document.getElementById('recover').hidden")
+    robot.send({"kind": "reset", "open": True, "why": "", "wait": False})
+    tab.until("document.getElementById('why').textContent.startsWith('The arm has been recovered')")
     tab.go()
 
 

@@ -269,17 +269,17 @@ def test_escape_answers_the_question_with_no(tab):
 
 def test_a_key_that_holds_still_stops_everywhere_and_cannot_be_taken(tab, robot):
     changing(tab, "hold")
-    tab.page.keyboard.press("KeyH")
-    tab.until("handoff.bindings['hold still'].includes('key KeyH')")
+    tab.page.keyboard.press("KeyX")
+    tab.until("handoff.bindings['hold still'].includes('key KeyX')")
     assert "key Escape" in bindings(tab)["hold still"]
     changing(tab, "forward")
-    tab.page.keyboard.press("KeyH")
+    tab.page.keyboard.press("KeyX")
     tab.page.wait_for_selector("#bind-ask:not([hidden])")
-    assert "H is bound to Hold" in tab.page.inner_text("#bind-why")
+    assert "X is bound to Hold" in tab.page.inner_text("#bind-why")
     assert not tab.page.is_visible("#bind-yes")
     tab.page.click("#bind-no")
     tab.page.click("#devices button[type=submit]")
-    for key in ("KeyH", "Escape"):
+    for key in ("KeyX", "Escape"):
         tab.go()
         tabbed_to(tab, "theme")
         tab.page.keyboard.press(key)

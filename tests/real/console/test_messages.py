@@ -18,6 +18,7 @@ from real.console.messages import (
     read_message,
     read_text,
 )
+from real.teleop.spacemouse import SpaceMouseReport
 from real.teleop.takeover import HandInput
 from robots.errors import HandoffError
 from robots.interfaces import Label
@@ -54,9 +55,22 @@ def test_inputs_are_read_and_kept_within_their_range():
     assert (inputs, sequence, visible) == (expected, 3, True)
 
 
+def test_a_spacemouse_is_read():
+    state = {"counts": [0, -350, 1e9, 0, 0, 4], "buttons": [0, 1], "age": 0.02}
+    inputs, _, _ = read_inputs({**WHOLE, "spacemouse": state})
+    counts = (0.0, -350.0, 32768.0, 0.0, 0.0, 4.0)
+    assert inputs.spacemouse == SpaceMouseReport(counts, (False, True), 0.02)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"spacemouse": [0] * 6},
+        {"spacemouse": {"counts": [0] * 5, "buttons": [], "age": 0}},
+        {"spacemouse": {"counts": [0] * 7, "buttons": [], "age": 0}},
+        {"spacemouse": {"counts": [0] * 6, "buttons": [], "age": None}},
+        {"spacemouse": {"counts": [0] * 6, "buttons": [None], "age": 0}},
+        {"spacemouse": {"counts": ["0"] * 6, "buttons": [], "age": 0}},
         {"keys": "KeyI"},
         {"keys": ["K"] * 33},
         {"keys": [1]},

@@ -115,6 +115,8 @@ def test_the_arm_waits_for_pictures_and_holds_when_they_stop(tmp_path: Path):
         until(lambda: page.newest()["why"] == "Waiting for the first picture of 'front'.")
         front.send(frame("front", GREY))
         until(lambda: not page.newest()["trouble"])
+        # What was in the way at the first Enter is there no more.
+        assert page.newest()["why"] == "Ready. Press Enter to start."
         page.go()
         until(lambda: robot.command().mode is Mode.POLICY)
         later = Page(opened, "bob")

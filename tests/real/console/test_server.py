@@ -322,7 +322,7 @@ def test_a_swap_and_the_defaults_are_stored(page, robot, folder):
 
 
 def test_a_stored_map_without_a_stop_key_ends_the_start_in_one_line(tmp_path):
-    (tmp_path / "bindings.json").write_text('{"hold still": ["key KeyH"]}')
+    (tmp_path / "bindings.json").write_text('{"hold still": ["key KeyX"]}')
     told = r"'key Escape' does nothing, expected 'hold still'.* Delete the file"
     with pytest.raises(HandoffError, match=told), open_console(ConsoleConfig(port=0), tmp_path):
         pass

@@ -68,7 +68,7 @@ class Arrived(StateRecorder):
     def arrive(self, number: int) -> None:
         for name, rows in self._states.items():
             self._arrays[name][:number] = rows[:number]
-        self._count = number
+        self._head[0] = number
 
 
 def created(path: Path, extra=EXTRA) -> EpisodeStore:

@@ -15,7 +15,6 @@ from robots.errors import HandoffError, SafetyError
 from tests.real.fakes import FakeArm, FakeClock, contract
 
 START = np.array([0.25, 0.25])
-FLANGE_T_EE = np.eye(4)
 
 
 class Setup:
@@ -47,7 +46,6 @@ class Setup:
             observe or self.observe,
             replace(settings, max_steps=steps),
             space=self.plane,
-            flange_T_ee=FLANGE_T_EE,
             seed=5,
             **options,
         )
@@ -205,3 +203,58 @@ def test_non_finite_observation_is_refused():
 def test_stream_rate_that_does_not_fit_the_policy_rate_is_refused():
     with pytest.raises(HandoffError, match="expected a whole multiple"):
         Setup().run(to(START), config=LoopConfig(stream_hz=333.0))
+
+
+MOVES_RIGHT = START + np.array([0.05, 0.0])
+
+
+def test_a_specification_is_measured_beside_the_loop():
+    setup = Setup()
+    config = LoopConfig(
+        specifications={"right": "always agent[0] < 0.2", "still": "keypoints.max < 1"}
+    )
+    record = setup.run(setup.still, steps=4, config=config)
+    assert num_rows(record.policy) == 4
+    assert record.specifications == pytest.approx({"right": -0.05, "still": 1.0}, abs=1e-6)
+
+
+def test_a_specification_that_can_no_longer_be_satisfied_stops_the_arm_if_it_should():
+    formula = f"always agent[0] < {START[0] + 0.01}"
+    free = Setup()
+    config = LoopConfig(specifications={"left": formula})
+    assert free.run(to(MOVES_RIGHT), steps=10, config=config).specifications["left"] < -0.02
+
+    setup = Setup()
+    record = LoopRecord()
+    stopping = replace(config, stop_on=("left",))
+    with pytest.raises(SafetyError, match=r"'left': can no longer be satisfied 0.[1-9]0 s after"):
+        setup.run(to(MOVES_RIGHT), steps=10, config=stopping, record=record)
+    assert setup.arm.stopped == 1
+    assert -0.02 < record.specifications["left"] < 0.0
+    # The step that observed the violation has executed nothing.
+    positions = [float(row[0]) for row in record.policy["agent"]]
+    assert max(positions) < START[0] + 0.01
+
+
+def test_a_specification_that_can_still_be_satisfied_stops_nothing():
+    setup = Setup()
+    formulas = {"right": f"eventually agent[0] > {START[0] + 0.03}"}
+    config = LoopConfig(specifications=formulas, stop_on=("right",))
+    assert setup.run(to(MOVES_RIGHT), steps=15, config=config).specifications["right"] > 0.0
+
+
+def test_a_specification_of_another_field_is_refused_before_the_arm_starts():
+    setup = Setup()
+    config = LoopConfig(specifications={"near": "always goal_offset.norm < 1"})
+    with pytest.raises(HandoffError, match="unknown field 'goal_offset', fields: "):
+        setup.run(setup.still, config=config)
+    assert setup.arm.started == 0
+
+
+def test_a_stop_on_no_specification_is_refused():
+    with pytest.raises(
+        HandoffError, match=r"stop_on: no specification 'nera', did you mean 'near'"
+    ):
+        LoopConfig(specifications={"near": "agent.norm < 1"}, stop_on=("nera",))
+    with pytest.raises(HandoffError, match=r"stop_on: no specification 'near', there are none."):
+        LoopConfig(stop_on=("near",))

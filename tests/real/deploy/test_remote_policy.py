@@ -82,9 +82,7 @@ def episode(policy: Policy):
         return {"keypoints": np.zeros((9, 2)), "agent": plane.position(state.base_T_ee)}
 
     config = replace(LoopConfig(), max_steps=12)
-    record = run_episode(
-        arm, clock, policy, CONTRACT, observe, config, space=plane, flange_T_ee=np.eye(4), seed=5
-    )
+    record = run_episode(arm, clock, policy, CONTRACT, observe, config, space=plane, seed=5)
     return np.array(record.reference["position"])
 
 

@@ -76,7 +76,6 @@ class Session:
             },
             replace(FREE, max_steps=self.steps),
             space=self.plane,
-            flange_T_ee=np.eye(4),
             seed=5,
             stop=self.solved,
             record=self.record,

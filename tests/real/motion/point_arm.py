@@ -58,8 +58,9 @@ class PointArm:
         """Another force on the tip that does not move it [N]."""
         self._sign = sign
         self._bias = np.array(bias)
-        self._law = torque_response(ImpedanceConfig(), FR3, FR3.q_home, AXES, FLANGE_T_EE)
-        self._per_speed = joint_velocity(FR3.chain, FR3.q_home, AXES, FLANGE_T_EE)
+        along = joint_velocity(FR3.chain, FR3.q_home, AXES, FLANGE_T_EE)
+        self._law = torque_response(ImpedanceConfig(), FR3, FR3.q_home, AXES, along, FLANGE_T_EE)
+        self._per_speed = along
         self.stiffness = self._per_speed.T @ self._law.stiffness
         self.damping = self._per_speed.T @ self._law.damping
 
@@ -72,7 +73,7 @@ class PointArm:
         dq = self._per_speed @ self.velocity
         return ArmState(0.0, FR3.q_home, dq, pose, zero, zero, wrench, 1.0, "Move", ())
 
-    def torque_response(self, q: np.ndarray, axes: np.ndarray) -> TorqueResponse:
+    def torque_response(self, q: np.ndarray, axes: np.ndarray, along: np.ndarray) -> TorqueResponse:
         return self._law
 
     def set_target(self, target: PoseTarget) -> None:
@@ -125,5 +126,5 @@ def play(arm: PointArm, stream: ReferenceStream, targets: np.ndarray) -> np.ndar
         for _ in range(10):
             stream.send()
             stream.pass_tick()
-            path.append(stream.streamed.position)
+            path.append(stream.last.streamed.position)
     return np.array(path)

@@ -205,7 +205,6 @@ def loop(
         lambda state: {},
         config,
         space=space,
-        flange_T_ee=FLANGE_T_EE,
         seed=3,
         gripper=fingers,
     )

@@ -35,14 +35,15 @@ def beat(tank: EnergyTankConfig | None, cycles: int) -> tuple[np.ndarray, np.nda
             for _ in range(4):
                 stream.set_target(at_wall + side * AHEAD)
                 for _ in range(10):
-                    lead, before = stream.streamed.position - arm.position, stream.streamed
+                    before = stream.last.streamed.position
+                    lead = before - arm.position
                     stream.send()
-                    moved = stream.streamed.position - before.position
+                    stream.pass_tick()
+                    moved = stream.last.streamed.position - before
                     done = (arm.stiffness @ lead) @ moved + moved @ arm.stiffness @ moved / 2.0
                     work += max(float(done), 0.0)
-                    stream.pass_tick()
         total.append(work)
-        levels.append(float(stream.monitored().get("tank_energy", 0.0)))
+        levels.append(float(stream.last.monitored.get("tank_energy", 0.0)))
     return np.array(total), np.array(levels)
 
 
@@ -82,17 +83,18 @@ def test_whatever_a_reference_does_the_energy_is_bounded(seed: int) -> None:
     for _ in range(300):
         ahead = rng.uniform(-0.03, 0.03, 3) + AHEAD / 2.0
         for each, its in ((arm, stream), (free, other)):
-            its.set_target(its.measured + ahead)
+            its.set_target(its.last.measured + ahead)
             for _ in range(10):
-                lead, before = its.streamed.position - each.position, its.streamed.position
-                its.send()
-                moved = its.streamed.position - before
-                work = (each.stiffness @ lead) @ moved + moved @ each.stiffness @ moved / 2.0
+                before = its.last.streamed.position
+                lead = before - each.position
                 loss = float(each.velocity @ each.damping @ each.velocity)
+                its.send()
                 its.pass_tick()
+                moved = its.last.streamed.position - before
+                work = (each.stiffness @ lead) @ moved + moved @ each.stiffness @ moved / 2.0
                 after = float(each.velocity @ each.damping @ each.velocity)
                 spent[id(each)] += max(float(work), 0.0) - (loss + after) / 2.0 * its.period
-        lowest = min(lowest, float(stream.monitored()["tank_energy"]))
+        lowest = min(lowest, float(stream.last.monitored["tank_energy"]))
     assert spent[id(free)] > 10.0, "the control: without a tank it grows with the time"
     assert spent[id(arm)] < 3.2
     assert lowest > -0.2, "braking is paid for in advance"
@@ -103,11 +105,11 @@ def test_on_an_empty_tank_the_reference_moves_towards_the_arm_only() -> None:
     arm.wall = arm.position[0]
     stream = stream_to(arm, tank=EnergyTankConfig(size=0.2, recovery=0.0, blocked_seconds=60.0))
     play(arm, stream, np.tile(arm.position + AHEAD, (20, 1)))
-    lead = stream.streamed.position[0] - arm.position[0]
+    lead = stream.last.streamed.position[0] - arm.position[0]
     # 0.2 J wind a spring of 2000 N/m up by 14 mm.
     assert lead == pytest.approx(np.sqrt(2.0 * 0.2 / 2000.0), rel=0.02)
     play(arm, stream, np.tile(arm.position - AHEAD, (20, 1)))
-    assert stream.streamed.position[0] < arm.wall + 0.001
+    assert stream.last.streamed.position[0] < arm.wall + 0.001
     assert abs(arm.contact[0]) < 2.0, "it has let go of the wall"
 
 
@@ -117,7 +119,7 @@ def test_a_trickle_lets_the_reference_go_on_slowly() -> None:
         tank = EnergyTankConfig(size=0.05, recovery=0.0, refill_power=power, blocked_seconds=60.0)
         stream = stream_to(each, tank=tank)
         for _ in range(60):
-            play(each, stream, (stream.measured + AHEAD)[None])
+            play(each, stream, (stream.last.measured + AHEAD)[None])
     gone = arm.position[0] - arm.start[0, 3]
     assert still.position[0] - still.start[0, 3] < 0.02
     # 0.5 W move against 120 Ns/m with at most 65 mm/s, for 3 s.
@@ -151,7 +153,7 @@ def test_free_motions_of_the_experts_are_as_without_a_tank(task: str) -> None:
     stream = stream_to(held, tank=SIZE)
     references = play(held, stream, path)
     np.testing.assert_allclose(references, play(free, stream_to(free), path), rtol=0.0, atol=1e-9)
-    assert float(stream.monitored()["tank_energy"]) > 9.0
+    assert float(stream.last.monitored["tank_energy"]) > 9.0
     small = PointArm()
     slowed = play(small, stream_to(small, tank=EnergyTankConfig(size=0.02)), path)
     assert np.abs(slowed - references).max() > 1e-3, "the control: a small tank slows it down"

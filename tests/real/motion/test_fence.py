@@ -46,7 +46,7 @@ class FollowingArm:
             0.0, self.q.copy(), zero, self.pose, zero, zero, np.zeros(6), 1.0, "Move", ()
         )
 
-    def torque_response(self, q: np.ndarray, axes: np.ndarray) -> TorqueResponse:
+    def torque_response(self, q: np.ndarray, axes: np.ndarray, along: np.ndarray) -> TorqueResponse:
         none = np.zeros((7, axes.shape[1]))
         return TorqueResponse(none, none, none, np.zeros((7, 7)), np.zeros((7, 7)))
 
@@ -103,8 +103,8 @@ def wander(fence: FenceConfig, seed: int, ticks: int) -> dict[str, np.ndarray]:
         if tick % 60 == 0:
             goal = rng.uniform(SPEC.low, SPEC.high)
         if tick % 10 == 0:
-            ahead = np.clip(goal - stream.measured, -0.03, 0.03)
-            stream.set_target(stream.measured + ahead)
+            ahead = np.clip(goal - stream.last.measured, -0.03, 0.03)
+            stream.set_target(stream.last.measured + ahead)
         try:
             stream.send()
         except SafetyError as error:

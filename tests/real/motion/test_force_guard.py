@@ -25,8 +25,8 @@ def into_the_wall(sign: float, force: ForceGuardConfig | None) -> tuple[PointArm
     stream = stream_to(arm, force)
     pull = []
     for _ in range(40):
-        play(arm, stream, (stream.measured + AHEAD)[None])
-        pull.append(arm.stiffness @ (stream.streamed.position - arm.position))
+        play(arm, stream, (stream.last.measured + AHEAD)[None])
+        pull.append(arm.stiffness @ (stream.last.streamed.position - arm.position))
     return arm, np.array(pull)
 
 
@@ -46,7 +46,7 @@ def ticks_to_leave(force: ForceGuardConfig | None) -> int:
     arm.wall = arm.position[0] + 0.05
     stream = stream_to(arm, force)
     for _ in range(30):
-        play(arm, stream, (stream.measured + AHEAD)[None])
+        play(arm, stream, (stream.last.measured + AHEAD)[None])
     stream.set_target(arm.position - AHEAD)
     for tick in range(200):
         if arm.position[0] < arm.wall:
@@ -66,12 +66,12 @@ def test_the_limit_leaves_other_directions_alone() -> None:
     arm.wall = arm.position[0] + 0.02
     stream, other = stream_to(arm, ForceGuardConfig(limit=LIMIT)), stream_to(free)
     for _ in range(20):
-        play(arm, stream, (stream.measured + AHEAD)[None])
+        play(arm, stream, (stream.last.measured + AHEAD)[None])
     begin = arm.position[1]
     side = np.array([0.0, 0.03, 0.0])
     for _ in range(20):
-        play(arm, stream, (stream.measured + AHEAD + side)[None])
-        play(free, other, (other.measured + side)[None])
+        play(arm, stream, (stream.last.measured + AHEAD + side)[None])
+        play(free, other, (other.last.measured + side)[None])
     gone, expected = arm.position[1] - begin, free.position[1] - free.start[1, 3]
     assert gone == pytest.approx(expected, rel=0.05)
     assert -arm.contact[0] == pytest.approx(LIMIT, abs=1.0)
@@ -117,7 +117,7 @@ def test_a_short_impact_ends_nothing() -> None:
         arm.push = np.array([200.0 if tick % 50 < 10 else 0.0, 0.0, 0.0])
         stream.send()
         stream.pass_tick()
-        peak = max(peak, float(stream.monitored()["wrench_ext"][0]))
+        peak = max(peak, float(stream.last.monitored["wrench_ext"][0]))
     assert peak > 150.0, "the control: it is far above the threshold, for 50 ms"
 
 
@@ -142,7 +142,7 @@ def test_a_small_force_at_rest_is_taken_out_and_a_large_one_refused() -> None:
     arm = PointArm(bias=(3.0, 0.0, -3.0))
     stream = stream_to(arm, ForceGuardConfig(fault_force=30.0))
     play(arm, stream, arm.position[None])
-    assert np.abs(stream.monitored()["wrench_ext"]).max() < 1e-12
+    assert np.abs(stream.last.monitored["wrench_ext"]).max() < 1e-12
     with pytest.raises(SafetyError, match=r"feels a force of 6\.0 N at rest, limit 5\.0 N"):
         stream_to(PointArm(bias=(6.0, 0.0, 0.0)), ForceGuardConfig(fault_force=30.0))
     stream_to(PointArm(bias=(6.0, 0.0, 0.0)))

@@ -144,7 +144,7 @@ def test_non_finite_or_ill_shaped_input_is_refused_everywhere(bad):
         lambda: governor.step(Motion(bad, good, good), good),
         lambda: governor.step(Motion(good, bad, good), good),
         lambda: governor.step(Motion(good, good, good), bad),
-        lambda: governor.clamp(bad),
+        lambda: governor.box.clamp(bad),
     ):
         with pytest.raises(SafetyError, match="expected 2 finite numbers"):
             call()
@@ -198,7 +198,7 @@ def test_reference_brakes_when_the_bounds_tighten_suddenly():
 
 def test_clamp_returns_the_nearest_point_of_the_box():
     governor = ReferenceGovernor(CONFIG, PERIOD, np.array([0.1, 0.1]), FR3)
-    np.testing.assert_array_equal(governor.clamp(np.array([0.7, -0.2])), [0.5, 0.0])
+    np.testing.assert_array_equal(governor.box.clamp(np.array([0.7, -0.2])), [0.5, 0.0])
 
 
 def test_start_outside_the_box_is_refused():

@@ -10,7 +10,7 @@ import pytest
 
 from real.arm import Arm, ArmState, TorqueResponse
 from real.franka.impedance import ImpedanceConfig, torque_response
-from real.franka.joint_limits import JointGuardConfig, tool_jacobian
+from real.franka.joint_limits import JointGuardConfig, joint_velocity, tool_jacobian
 from real.motion.governor import GovernorConfig, ReferenceGovernor
 from real.motion.reference_bounds import ReferenceBounds
 from robots.control.actions import Motion
@@ -42,10 +42,11 @@ class LinearArm:
 
     def __post_init__(self) -> None:
         self.x, self.dq = np.zeros(7), np.zeros(7)
-        self.law = torque_response(self.impedance, FR3, FR3.q_home, AXES, np.eye(4))
+        along = joint_velocity(FR3.chain, FR3.q_home, AXES, np.eye(4))
+        self.law = torque_response(self.impedance, FR3, FR3.q_home, AXES, along, np.eye(4))
         self.per_joint = tool_jacobian(FR3.chain, FR3.q_home, np.eye(4))[:3]
 
-    def torque_response(self, q: np.ndarray, axes: np.ndarray) -> TorqueResponse:
+    def torque_response(self, q: np.ndarray, axes: np.ndarray, along: np.ndarray) -> TorqueResponse:
         return self.law
 
     def state(self) -> ArmState:

@@ -6,7 +6,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from real.teleop.spacemouse import SpaceMouseConfig, SpaceMouseOperator, with_dead_zone
+from real.teleop.spacemouse import (
+    SpaceMouseConfig,
+    SpaceMouseOperator,
+    deflection_of,
+    with_dead_zone,
+)
 from real.teleop.takeover import TakeoverConfig
 from robots.errors import HandoffError
 from robots.interfaces import Intervention, Label
@@ -101,3 +106,9 @@ def test_the_dead_zone_stretches_what_is_left_to_the_whole() -> None:
     assert with_dead_zone(np.array([0.1, -0.1, 0.55, -1.0]), 0.1) == pytest.approx(
         [0.0, 0.0, 0.5, -1.0]
     )
+
+
+def test_counts_of_a_report_are_right_back_and_down_and_become_forward_left_and_up() -> None:
+    # Pushed right, away from the person and up; tilted back, rolled right, turned left.
+    counts = [350, -175, -35, 70, -350, -700]
+    assert deflection_of(counts) == pytest.approx([0.5, -1.0, 0.1, 1.0, -0.2, 1.0])

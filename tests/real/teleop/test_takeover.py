@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from real.teleop.takeover import HandInput, Takeover, TakeoverConfig, base_twist
-from robots.control.actions import JointDelta
+from robots.control.actions import JointDelta, PdTarget
 from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.interfaces import Reason
@@ -96,7 +96,7 @@ def test_axes_that_the_environment_does_not_have_are_left_out() -> None:
 
 
 def test_joint_actions_are_refused() -> None:
-    with pytest.raises(HandoffError, match="no steps of the gripper's pose"):
+    with pytest.raises(HandoffError, match="neither steps of the gripper's pose nor targets"):
         Takeover(
             JointDelta().spec(find_robot("fr3")), TakeoverConfig(), "ada", "keyboard", FakeClock()
         )
@@ -118,3 +118,45 @@ def test_to_hold_repeats_the_last_opening_of_a_gripper_of_any_stroke() -> None:
         takeover = Takeover(SPEC, TakeoverConfig(), "ada", "keyboard", clock, width_max)
         said = takeover.intervene(np.zeros((1, 5)), TOLD, HandInput(True, np.zeros(6), 0))
         assert said.executed[0, -1] == pytest.approx(entry)
+
+
+BOARD = PdTarget().spec(find_robot("fr3"))
+AT = {"agent": np.array([[0.2, 0.3]])}
+STAY = np.array([[0.2, 0.3]])
+
+
+def led(hand: HandInput, observation: dict[str, np.ndarray] = AT, **options: float) -> np.ndarray:
+    """(2,) the target of a takeover that began a second ago."""
+    clock = FakeClock()
+    person = Takeover(BOARD, TakeoverConfig(**options), "ada", "console", clock)
+    person.intervene(STAY, observation, HandInput(True, np.zeros(6), 0))
+    clock.time += 1.0
+    return person.intervene(STAY, observation, hand).executed[0]
+
+
+def test_a_target_on_a_board_leads_the_pusher_by_the_speed_of_the_hand() -> None:
+    """0.25 m/s at 100 / 20 per second is a lead of 50 mm; forward is the board's -y."""
+    np.testing.assert_allclose(led(HandInput(True, FORWARD, 0)), [0.2, 0.25], atol=1e-12)
+    left = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+    target = led(HandInput(True, left, 0), translation=0.6)
+    np.testing.assert_allclose(target, [0.17, 0.3], atol=1e-12)
+
+
+def test_other_axes_and_the_gripper_do_not_move_a_pusher() -> None:
+    hand = HandInput(True, np.array([0.0, 0.0, 1.0, 1.0, 1.0, 1.0]), -1)
+    np.testing.assert_allclose(led(hand), [0.2, 0.3], atol=1e-12)
+
+
+def test_a_target_stays_on_the_board() -> None:
+    edge = {"agent": np.array([[0.031, 0.479]])}
+    hand = HandInput(True, np.array([-1.0, 1.0, 0.0, 0.0, 0.0, 0.0]), 0)
+    np.testing.assert_allclose(led(hand, edge), [0.03, 0.48], atol=1e-12)
+
+
+def test_the_view_turns_the_directions_on_a_board_too() -> None:
+    np.testing.assert_allclose(led(HandInput(True, FORWARD, 0), view_yaw=math.pi), [0.2, 0.35])
+
+
+def test_a_pusher_that_is_not_observed_is_named() -> None:
+    with pytest.raises(HandoffError, match="does not observe 'agent'"):
+        led(HandInput(True, FORWARD, 0), {})

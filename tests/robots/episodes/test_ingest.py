@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import robots.episodes.ingest as ingest_module
 from robots.config import validate
 from robots.episodes.config import FieldMapConfig
+from robots.episodes.demonstrations import identify
 from robots.episodes.formats.pusht import pusht_schema
 from robots.episodes.ingest import IngestConfig, ingest
 from robots.episodes.pack import pack_store
@@ -244,3 +246,13 @@ def test_something_of_no_known_format_is_refused_with_what_is_known(tmp_path, ou
     assert "`--format MODULE` of handoff episodes, or demos.format=MODULE" in str(caught.value)
     with pytest.raises(HandoffError, match="format 'lerobt': did you mean 'lerobot'"):
         run(tmp_path / "notes", out, format="lerobt")
+
+
+def test_a_folder_above_a_data_set_is_answered_with_the_data_set(tmp_path):
+    towel = tmp_path / "lab" / "towel.zarr"
+    towel.mkdir(parents=True)
+    (tmp_path / "lab" / "notes.txt").write_text("nothing")
+    for name in ("index.json", "zarr.json"):
+        (towel / name).write_text("{}")
+    with pytest.raises(HandoffError, match=re.escape(f"Do you mean {towel} (")):
+        identify(tmp_path / "lab")

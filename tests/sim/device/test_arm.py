@@ -14,7 +14,7 @@ from sim.make import find_task
 from sim.tasks.task import Task
 from sim.vec_env import EngineVecEnv, VecEnvConfig
 from tests.nightly import in_every_run
-from tests.sim.stays import Stays
+from tests.sim.stays import Operators, Stays
 
 if not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
     pytest.importorskip("mujoco_warp", reason="the extra [warp] is not installed")
@@ -91,6 +91,76 @@ def test_nothing_leaves_the_device_while_they_are_stepped(begun: DeviceArmEnv, m
     assert (watched.left, copied) == ([], [])
 
 
+def test_randomised_environments_are_those_that_pass_through_the_host(task: Task) -> None:
+    """Also after an environment has started another episode, with the next draws, on the device."""
+    config = WarpConfig(randomized=True)
+    env = DeviceArmEnv(task, N, config, max_steps=LIMIT, starts=8)
+    env.refill(range(8))
+    host = EngineVecEnv(WarpEngine(task, N, config), VecEnvConfig(on_end="freeze", max_steps=LIMIT))
+    plain = EngineVecEnv(WarpEngine(task, N), VecEnvConfig(on_end="freeze", max_steps=LIMIT))
+
+    def same(actions: np.ndarray) -> tuple[Any, Any]:
+        there, here = host.step(actions), env.step(torch.from_numpy(actions))
+        for name, array in here.observation.items():
+            np.testing.assert_allclose(
+                array.numpy(), there.observation[name], atol=2e-4, err_msg=name
+            )
+        return here, there
+
+    env.begin()
+    for each in (host, plain):
+        each.reset(range(N))
+    moves = chunks(host)
+    _, there = same(moves[0])
+    assert any(
+        np.abs(array - there.observation[name]).max() > 1e-3
+        for name, array in plain.step(moves[0]).observation.items()
+    ), "the draws matter"
+    copied = Stays()
+    with copied:
+        env.reset_ended(torch.tensor([True, False, True]))
+    assert not copied.left
+    host.reset([3, 4], [0, 2])
+    for actions in moves[1:]:
+        same(actions)
+    env.check()
+
+
+def test_a_period_copies_no_state_but_its_own(
+    begun: DeviceArmEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    physics = begun._physics
+    monkeypatch.setattr(physics, "_restored", lambda shared: pytest.fail("a copy of the state"))
+    before = begun._shared.qpos.clone()
+    with Operators() as watched:
+        physics.period()
+    assert watched.names == []
+    assert not torch.equal(before, begun._shared.qpos)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("randomized", [False, True])
+def test_a_gpu_never_waits_for_the_host_while_they_are_stepped(
+    task: Task, randomized: bool
+) -> None:
+    env = DeviceArmEnv(task, 64, WarpConfig(device="cuda", randomized=randomized), max_steps=LIMIT)
+    env.refill(range(env.waiting))
+    env.begin()
+    size = (6, 64, 4, env.action_spec.size)
+    actions = torch.rand(size, device="cuda", dtype=torch.float64) * 2.0 - 1.0
+    # Graphs are captured and terms compiled in the first step.
+    env.reset_ended(env.step(actions[0]).truncated_N)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for chunk in actions[1:]:
+            step = env.step(chunk)
+            env.reset_ended(step.terminated_N | step.truncated_N)
+            env.observation()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    env.check()
+
+
 def test_the_watch_sees_what_leaves() -> None:
     with Stays() as watched:
         bool(torch.ones(3).sum() > 1.0)
@@ -134,8 +204,6 @@ def test_an_action_that_is_not_finite_is_reported_by_check(begun: DeviceArmEnv) 
 def test_what_is_not_for_the_device_is_refused() -> None:
     with pytest.raises(HandoffError, match="PdTarget actions cannot be simulated on the device"):
         DeviceArmEnv(find_task("push_t"), 1, WarpConfig())
-    with pytest.raises(HandoffError, match="randomized: true cannot be simulated"):
-        DeviceArmEnv(find_task("reach_by_name"), 1, WarpConfig(randomized=True))
     with pytest.raises(HandoffError, match="2 initial states for 3 environments"):
         DeviceArmEnv(find_task("reach_by_name"), 3, WarpConfig(), starts=2)
     with pytest.raises(HandoffError, match="3 seeds for 4 initial states"):

@@ -4,7 +4,7 @@ that are pushed."""
 import pytest
 import torch
 
-from policies.rl.collection.device_chunk_env import DeviceEnv
+from policies.rl.collection.device_episodes import DeviceEnv
 from robots.errors import HandoffError
 from sim.device import maniskill
 from sim.device.maniskill import DeviceManiSkillEnv
@@ -92,7 +92,9 @@ def test_environments_on_a_device_are_made_from_a_configuration_that_says_so() -
     config = EnvConfig(engine="maniskill", task="Balls", resident=True)
     with pytest.raises(HandoffError, match="on_end reset"):
         make_device_env(config, 1)
-    with pytest.raises(HandoffError, match="resident: true is for fine-tuning only"):
+    with pytest.raises(
+        HandoffError, match="resident: true is for fine-tuning and PPO from scratch only"
+    ):
         make_vec_env(config, 1)
     with pytest.raises(HandoffError, match="engine mujoco ignores \\['resident'\\]"):
         make_device_env(EnvConfig(resident=True), 1)

@@ -2,6 +2,9 @@
 # pyright: reportAttributeAccessIssue=false
 
 import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -10,8 +13,12 @@ import numpy as np
 import pytest
 
 from robots.errors import HandoffError
-from sim.engines.gym import GymConfig, GymEngine
+from robots.interfaces import no_progress
+from sim.engines.gym import GymConfig, GymEngine, RenderedVecEnv
 from sim.engines.gym_push_t import PushTVecEnv
+from sim.evaluation.agent import RandomAgent
+from sim.evaluation.evaluate import EvaluateConfig, evaluate, make_env
+from sim.evaluation.protocol import Protocol
 from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 
@@ -52,6 +59,115 @@ def test_an_environment_that_mujoco_does_not_run_cannot_be_saved():
     engine.reset(np.array([0]), np.array([1]))
     with pytest.raises(HandoffError, match=r"no MuJoCo .*cannot be saved.*saving='replay'"):
         engine.save()
+
+
+def test_without_mujoco_an_environment_runs_and_cannot_be_saved(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    engine = GymEngine("Pendulum-v1", 1, GymConfig(success="never"))
+    env = EngineVecEnv(engine, VecEnvConfig())
+    env.reset([1])
+    env.step(np.zeros((1, 1)))
+    with pytest.raises(HandoffError, match="no MuJoCo"):
+        env.save()
+
+
+class GloballyDrawn(gymnasium.Env):
+    """Draws its start from NumPy's global generator."""
+
+    metadata = {"render_fps": 20}  # noqa: RUF012
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.random.uniform(-1.0, 1.0, 1), {}
+
+    def step(self, action: np.ndarray) -> Any:
+        return np.zeros(1), 0.0, False, False, {"succeed": bool(action[0] > 0.5)}
+
+
+gymnasium.register("GloballyDrawn-v0", lambda **options: GloballyDrawn(), max_episode_steps=9)
+
+
+def test_a_global_generator_is_seeded_by_a_reset_and_goes_on_afterwards():
+    engine = GymEngine("GloballyDrawn-v0", 2, GymConfig(global_seed=True))
+    np.random.seed(3)
+    expected = np.random.uniform(size=2)
+    np.random.seed(3)
+    starts = []
+    for seeds in ([5, 6], [6, 5]):
+        engine.reset(np.arange(2), np.array(seeds))
+        starts.append(engine.read().observation["observation"])
+    np.testing.assert_array_equal(starts[0], starts[1][::-1])
+    assert starts[0][0] != starts[0][1]
+    np.testing.assert_array_equal(np.random.uniform(size=2), expected)
+
+
+def test_success_may_be_called_succeed():
+    engine = GymEngine("GloballyDrawn-v0", 2, GymConfig())
+    engine.reset(np.arange(2), np.array([1, 2]))
+    engine.step(np.array([[1.0], [0.0]]), np.ones(2, bool))
+    assert engine.read().success.tolist() == [True, False]
+
+
+class Drawn(GloballyDrawn):
+    """Draws a picture whose red is the number of steps, if it may."""
+
+    metadata = {"render_fps": 20, "render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None, broken: bool = False):
+        self.render_mode, self.broken, self.steps = render_mode, broken, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.steps = 0
+        return np.zeros(1), {}
+
+    def step(self, action: np.ndarray) -> Any:
+        self.steps += 1
+        return np.zeros(1), 0.0, False, False, {"success": self.steps == 5}
+
+    def render(self) -> Any:
+        if self.broken:
+            raise RuntimeError("no screen")
+        return np.full((32, 48, 3), self.steps, dtype=np.uint8)
+
+
+gymnasium.register("Drawn-v0", lambda **options: Drawn(**options), max_episode_steps=9)
+DRAWN = Protocol(name="drawn", engine="gym", task="Drawn-v0", episodes=2, max_steps=6)
+
+
+def load_random() -> Any:
+    return lambda env: RandomAgent(env.action_spec)
+
+
+def evaluated(protocol: Protocol, out: Path) -> dict[str, Any]:
+    out.mkdir()
+    config = EvaluateConfig(batch=2, videos=2)
+    return evaluate(
+        protocol, config, load_random, partial(make_env, protocol), out, no_progress, {}
+    )
+
+
+def test_an_evaluation_of_an_id_has_videos_of_what_the_environment_draws(tmp_path: Path):
+    metrics = evaluated(DRAWN, tmp_path / "out")
+    assert [(each["file"], each["exact"]) for each in metrics["videos"]] == [
+        ("success-100000.mp4", True),
+        ("success-100001.mp4", True),
+    ]
+    assert (tmp_path / "out" / "success-100000.mp4").stat().st_size > 0
+    # Pictures are of the moment, one before every action and one after the last.
+    env = make_env(DRAWN, 1, pictures=True)
+    assert isinstance(env, RenderedVecEnv)
+    env.reset([0])
+    assert env.render(0).shape == (32, 48, 3)
+    env.step(np.zeros((1, 1)))
+    assert env.render(0).max() == 1
+
+
+def test_an_environment_that_cannot_draw_leaves_the_evaluation_with_the_reason(tmp_path: Path):
+    protocol = replace(DRAWN, options={"gym": {"options": {"broken": True}}})
+    metrics = evaluated(protocol, tmp_path / "out")
+    assert metrics["success"]["k"] == 2
+    assert "cannot be rendered (no screen)" in metrics["no_videos"]
 
 
 class Hidden(gymnasium.Env):

@@ -35,5 +35,5 @@ def test_a_gpu_is_left_its_own_driver(tmp_path):
 
 def test_missing_package_is_reported_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "mani_skill", None)
-    with pytest.raises(HandoffError, match=r"pip install -e '\.\[maniskill\]'"):
+    with pytest.raises(HandoffError, match=r"pip install -c constraints.txt -e '\.\[maniskill\]'"):
         ManiSkillEngine("PickCube-v1", 1)

@@ -136,3 +136,24 @@ def test_an_evaluation_leaves_no_journal(tmp_path: Path) -> None:
     metrics = run(journal=journal)
     assert not journal.exists()
     assert metrics == run()
+
+
+def test_batches_with_other_specifications_are_run_again(tmp_path: Path) -> None:
+    small = {"small": "always place < 450"}
+    with pytest.raises(Killed):
+        play(tmp_path, lambda: DiesInBatch(2), specifications=small)
+    episodes = play(tmp_path, specifications={"small": "always place < 100"})
+    assert [episode.specifications["small"] for episode in episodes][:2] == [97.0, -8.0]
+
+
+def test_an_interrupted_evaluation_keeps_the_robustness_also_where_no_step_decides(
+    tmp_path: Path,
+) -> None:
+    formulas = {"small": "always place < 450", "late": "always[9, 9] place < 0"}
+    with pytest.raises(Killed):
+        play(tmp_path, lambda: DiesInBatch(2), specifications=formulas)
+    kept = play(tmp_path, lambda: DiesInBatch(1), specifications=formulas)
+    assert [episode.specifications for episode in kept] == [
+        episode.specifications for episode in play(None, specifications=formulas)
+    ]
+    assert kept[0].specifications == {"small": 447.0, "late": np.inf}

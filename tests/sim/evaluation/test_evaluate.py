@@ -12,7 +12,13 @@ from sim.evaluation.agent import ChunkAgent, Chunking, RandomAgent
 from sim.evaluation.comparison import read_result
 from sim.evaluation.evaluate import EvaluateConfig, evaluate, make_env, training_env
 from sim.evaluation.intervals import clopper_pearson, wilson
-from sim.evaluation.protocol import Protocol, ScoreRule, digest, protocol_statement
+from sim.evaluation.protocol import (
+    Protocol,
+    ScoreRule,
+    check_specifications,
+    digest,
+    protocol_statement,
+)
 from sim.evaluation.report import summary_table
 from tests.sim.line import make_line
 
@@ -293,3 +299,50 @@ def test_a_cost_is_reported_per_episode_and_with_its_interval_where_there_is_one
     free = run_line(other, QUIET)
     assert "cost" not in free
     assert summary_table([read_result(other)])[0][-1] == "steps"
+
+
+SPECIFIED = replace(
+    QUIET, specifications={"small": "always place < 500", "late": "always[9, 9] place < 0"}
+)
+
+
+def test_the_share_of_episodes_that_satisfy_a_specification_has_its_interval(tmp_path):
+    # Seed 5 alone is at 500 and beyond. No episode is 9 s long, so nothing decides about its end.
+    metrics = run_line(tmp_path, SPECIFIED)
+    low, high = wilson(5, 6)
+    share = metrics["specifications"]["small"]
+    assert [share[key] for key in ("k", "n", "low", "high")] == [5, 6, low, high]
+    assert share["smallest"] == -8.0
+    episodes = json.loads((tmp_path / "episodes.json").read_text())["episodes"]
+    assert episodes[5]["specifications"] == {
+        "small": {"robustness": -8.0, "satisfied": False},
+        "late": {"robustness": None, "satisfied": True},
+    }
+
+
+def test_an_evaluation_without_specifications_has_none(tmp_path):
+    assert "specifications" not in run_line(tmp_path, QUIET)
+
+
+def test_a_text_that_is_no_formula_is_refused_by_the_options():
+    with pytest.raises(HandoffError, match="'near', character 7: expected a field"):
+        EvaluateConfig(specifications={"near": "always"})
+
+
+@pytest.mark.parametrize(
+    ("formula", "message"),
+    [
+        ("always keypoint.norm < 1", "unknown field 'keypoint', did you mean 'keypoints'"),
+        ("always[0.01, 0.02] agent.x < 1", "contains no step at 10 Hz"),
+    ],
+)
+def test_a_formula_that_does_not_fit_the_protocol_is_refused_before_anything_runs(formula, message):
+    with pytest.raises(HandoffError, match=message):
+        check_specifications({"near": formula}, PUSH_T)
+
+
+def test_a_formula_for_the_fields_of_a_task_of_an_arm_is_taken():
+    protocol = Protocol(name="reach", engine="mujoco", task="reach", max_steps=3)
+    check_specifications(
+        {"near": "eventually[0, 0.05] distance(grasp_pose[0:3], goal) < 1"}, protocol
+    )

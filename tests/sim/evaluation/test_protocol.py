@@ -1,3 +1,4 @@
+import sys
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -85,3 +86,43 @@ def test_differences_are_named_by_their_path():
 def test_protocol_that_cannot_be_run_is_refused(change, message):
     with pytest.raises(HandoffError, match=message):
         check_protocol(replace(REACH, **change))
+
+
+def served(engine: str, *packages: str) -> Protocol:
+    options = {"server": {"python": sys.executable, "engine": engine}}
+    return Protocol(
+        name="served",
+        engine="server",
+        task="reach",
+        packages=packages,
+        max_steps=60,
+        options=options,
+    )
+
+
+def test_result_of_a_server_states_the_versions_on_its_side(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        "sim.servers.packages._asked_versions", lambda python: (("gym-hil", "0.1.14"),)
+    )
+    statement = protocol_statement(served("gym", "handoff", "gym-hil"))
+    assert statement["packages"] == {"gym-hil": "0.1.14", "handoff": version("handoff")}
+    assert "code" not in statement
+    with pytest.raises(HandoffError, match=r"mujoco, warp-lang not installed on the side of"):
+        check_protocol(served("gym", "mujoco", "warp-lang", "gym-hil"))
+
+
+def test_result_of_a_server_states_the_code_of_the_arms_tasks_and_of_an_own_engine():
+    arm = served("mujoco")
+    assert (arm.robot, arm.simulator) == ("fr3", "mujoco")
+    assert protocol_statement(arm)["code"] == protocol_statement(REACH)["code"]
+    assert set(protocol_statement(served("tests.sim.walk"))["code"]) == {
+        "tests.sim.walk",
+        "sim.vec_env",
+    }
+
+
+def test_a_server_in_a_protocol_is_checked():
+    with pytest.raises(HandoffError, match=r"unknown key '.*options\.server\.pyton'"):
+        replace(served("gym"), options={"server": {"pyton": "x"}})
+    with pytest.raises(HandoffError, match="'reeach' is not known"):
+        replace(served("mujoco"), task="reeach")

@@ -83,3 +83,19 @@ def test_result_read_back_is_what_was_written(results):
     written = json.loads((results[0].folder / "episodes.json").read_text())
     assert results[0].table == written
     assert results[0].column("seed") == [0, 1, 2, 3, 4, 5]
+
+
+def test_page_tells_which_specifications_are_satisfied(tmp_path, results):
+    specified = tmp_path / "specified"
+    specified.mkdir()
+    run_line(specified, EvaluateConfig(videos=0, specifications={"small": "place < 450"}))
+    write_report(tmp_path / "report.html", [*results, read_result(specified)])
+    page = (tmp_path / "report.html").read_text()
+    assert "<code>place &lt; 450</code>" in page
+    for cell in ("5 of 6", "0.833", "0.436 to 0.970", "-50"):
+        assert f">{cell}<" in page
+
+
+def test_page_without_specifications_has_no_section_about_them(tmp_path, results):
+    write_report(tmp_path / "report.html", results)
+    assert "Specifications" not in (tmp_path / "report.html").read_text()

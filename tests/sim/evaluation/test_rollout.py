@@ -129,3 +129,23 @@ def test_watcher_is_shown_the_start_and_every_step():
         watch=lambda observation: places.append(observation["place"][0, 0]),
     )
     assert places == [200, 201, 202, 203]
+
+
+def test_a_specification_is_measured_from_the_first_observation_to_the_last():
+    # Episodes at 0, 1, 2 and at 100, 101, .., 104, of 2 and 4 steps.
+    env = Line(2, {0: 2, 1: 4}.__getitem__)
+    formulas = {
+        "small": "always place < 103",
+        "there": "eventually[0, 0.3] place >= 102",
+        "late": "eventually[0.3, 0.5] place >= 102",
+    }
+    episodes = rollout(agent(), env, [0, 1], 50, BEST, specifications=formulas)
+    assert [episode.specifications for episode in episodes] == [
+        {"small": 101.0, "there": -100.0, "late": -np.inf},
+        {"small": -1.0, "there": 1.0, "late": 2.0},
+    ]
+
+
+def test_a_specification_of_another_field_is_refused():
+    with pytest.raises(HandoffError, match="'near', character 8: unknown field 'plaice', did you"):
+        rollout(agent(), Line(1), [0], 3, BEST, specifications={"near": "always plaice < 1"})

@@ -128,3 +128,19 @@ def test_stores_that_cannot_be_tuned_are_refused(store: Path, tmp_path: Path) ->
             fit_store(bad, store, tmp_path, no_progress)
     with pytest.raises(HandoffError, match="Is it an output of tune"):
         read_dynamics(tmp_path)
+
+
+def test_episodes_draw_from_multiples_of_the_interval_within_the_range(
+    store: Path, tmp_path: Path
+) -> None:
+    fit_store(replace(CONFIG, spread=2.0), store, tmp_path, no_progress)
+    written = json.loads((tmp_path / "tuning.json").read_text())["parameters"]
+    limits = {"friction of all joints": 2.0, "payload": 2.0, "delay": 0.04}
+    for item in read_dynamics(tmp_path).values:
+        low, high = written[item.name]["interval_95"]
+        expected = (
+            max(0.0, item.value - 2.0 * (item.value - low)),
+            min(limits[item.name], item.value + 2.0 * (high - item.value)),
+        )
+        assert item.bounds == pytest.approx(expected)
+        assert item.bounds[0] < item.value < item.bounds[1]

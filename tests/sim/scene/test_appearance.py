@@ -116,7 +116,7 @@ def test_swapped_bounds_physical_ranges_and_unknown_names_are_refused() -> None:
         drawn(Appearance(camera_shift=0.01, shifted=("side",)), 0)
     model, _, look = drawn(Appearance(ranges=RANGES[:1]), 0)
     unknown = Appearance(ranges=(Range(what="camera_rotation", names=("side",)),))
-    with pytest.raises(HandoffError, match=r"no camera is called \['side'\]"):
+    with pytest.raises(HandoffError, match="of side: the scene of this task has no such camera; "):
         apply_look(unknown, look, model)
 
 

@@ -11,7 +11,7 @@ from robots.errors import HandoffError
 from robots.franka import find_robot
 from sim.engines.mujoco import MujocoConfig, MujocoEngine, build_model
 from sim.make import EnvConfig, find_task, make_vec_env
-from sim.scene.dynamics import ArmDynamics, DynamicsValue, check_dynamics
+from sim.scene.dynamics import ArmDynamics, DynamicsValue, check_dynamics, refuse_varying
 
 FR3 = find_robot("fr3")
 REACH = find_task("reach")
@@ -132,3 +132,73 @@ def test_dynamics_are_an_option_of_the_engines_that_have_them() -> None:
 def test_impossible_dynamics_are_refused(tuned: ArmDynamics, message: str) -> None:
     with pytest.raises(HandoffError, match=message):
         check_dynamics(tuned, FR3)
+
+
+UNCERTAIN = ArmDynamics(
+    values=(
+        DynamicsValue(what="stiffness", value=0.8, low=0.6, high=1.0),
+        DynamicsValue(what="friction", value=0.5, low=0.2, high=0.9),
+        DynamicsValue(what="payload", value=0.5),
+        DynamicsValue(what="delay", value=0.02, low=0.0, high=0.04),
+    )
+)
+
+
+def test_a_drawn_value_is_between_its_bounds_and_one_without_bounds_stays() -> None:
+    drawn = UNCERTAIN.drawn(np.array([0.0, 0.5, 0.9, 1.0]))
+    assert [item.value for item in drawn.values] == pytest.approx([0.6, 0.55, 0.5, 0.04])
+    assert UNCERTAIN.varies
+    assert not drawn.varies
+
+
+def test_every_episode_has_the_dynamics_of_its_seed() -> None:
+    engine = MujocoEngine(REACH, 3, MujocoConfig(dynamics=UNCERTAIN))
+    engine.reset(np.array([0, 1, 2]), np.array([5, 6, 5]))
+    nominal = build_model(REACH, REACH.actions)
+    dof = nominal.joint("fr3_joint2").dofadr[0]
+    friction = [model.dof_frictionloss[dof] for model in engine._models]
+    gains = [
+        model.actuator("impedance_x").gainprm[0] / nominal.actuator("impedance_x").gainprm[0]
+        for model in engine._models
+    ]
+    assert friction[0] == friction[2] != friction[1]
+    assert gains[0] == gains[2] != gains[1]
+    assert all(0.2 <= value <= 0.9 for value in friction)
+    assert all(0.6 <= value <= 1.0 for value in gains)
+    assert [model.body("payload").mass[0] for model in engine._models] == [0.5] * 3
+    assert engine._delay[0] == engine._delay[2]
+    # The draw of an episode does not depend on the one before it.
+    engine.reset(np.array([1]), np.array([5]))
+    assert engine._models[1].dof_frictionloss[dof] == friction[0]
+    assert (
+        engine._models[1].actuator("impedance_x").gainprm[0]
+        == engine._models[0].actuator("impedance_x").gainprm[0]
+    )
+
+
+def test_a_restored_episode_has_its_dynamics_again() -> None:
+    engine = MujocoEngine(REACH, 2, MujocoConfig(dynamics=UNCERTAIN))
+    engine.reset(np.array([0, 1]), np.array([5, 6]))
+    dof = engine.model.joint("fr3_joint2").dofadr[0]
+    state = engine.save()
+    own = float(engine._models[0].dof_frictionloss[dof])
+    engine.restore(np.array([1]), {name: rows[[0]] for name, rows in state.items()})
+    assert engine._models[1].dof_frictionloss[dof] == own
+    assert engine._delay[1] == engine._delay[0]
+
+
+def test_bounds_beside_their_value_and_delays_that_may_be_too_long_are_refused() -> None:
+    with pytest.raises(HandoffError, match=r"bounds \[0\.6, 0\.7\]"):
+        check_dynamics(
+            ArmDynamics(values=(DynamicsValue(what="friction", value=0.5, low=0.6, high=0.7),)),
+            FR3,
+        )
+    late = DynamicsValue(what="delay", value=0.01, low=0.0, high=0.2)
+    with pytest.raises(HandoffError, match=r"delay is 0\.2000 s"):
+        MujocoEngine(REACH, 1, MujocoConfig(dynamics=ArmDynamics(values=(late,))))
+
+
+def test_an_engine_that_cannot_draw_refuses_bounds() -> None:
+    with pytest.raises(HandoffError, match=r"warp reach: .*spread=0"):
+        refuse_varying(UNCERTAIN, "warp reach")
+    refuse_varying(UNCERTAIN.drawn(np.zeros(4)), "warp reach")

@@ -146,7 +146,7 @@ def test_delays_add_up_and_change_no_model() -> None:
 @pytest.mark.parametrize("what", ["mass", "friction", "gain", "camera", "light", "damping"])
 def test_an_unknown_name_is_refused_with_those_there_are(what: Any) -> None:
     with pytest.raises(
-        HandoffError, match=rf"randomisation of {what}: no .* is called \['nothing'\]"
+        HandoffError, match=rf"{what} of nothing: the scene of this task has no such .*; it has "
     ):
         written(Range(what=what, names=("nothing",)), 1.0)
 

@@ -9,9 +9,10 @@ import pytest
 from robots.control.actions import JointTarget
 from robots.control.impedance import ImpedanceGains, cartesian_torque, joint_torque
 from robots.franka import find_robot
+from robots.franka.kinematics import rotation_of
 from sim.engines.mujoco import build_model
 from sim.make import find_task
-from sim.scene.view import Layout, View, memoized, rotation_of
+from sim.scene.view import Layout, View, memoized
 
 FR3 = find_robot("fr3")
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from robots.franka import find_robot
 from robots.franka.robot import JointFriction
+from sim.scene.deviations import Deviations
 from sim.scene.scene import GRIPPER_DAMPING, GRIPPER_STIFFNESS
 
 FR3 = find_robot("fr3")
@@ -58,6 +59,9 @@ class StillWorld:
 
     def rub(self, friction: JointFriction | None) -> None:
         """See `World`; what never moves has no friction."""
+
+    def deviate(self, deviations: Deviations) -> None:
+        """See `World`; what never moves has no values that matter."""
 
     def step(self, tau: np.ndarray) -> None:
         """See `World`."""

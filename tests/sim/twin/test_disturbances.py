@@ -1,16 +1,22 @@
 """Joint friction, pushes and payloads of the simulated arm, against numbers by hand."""
 
+# The compiled mujoco module has no type stubs.
+# pyright: reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
 
+import mujoco
 import numpy as np
 import pytest
 
+from robots.config import validate
 from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.franka.friction import PANDA_FRICTION
+from sim.scene.deviations import Deviations
 from sim.twin.task_world import TaskWorld
 from sim.twin.twin import TwinConfig, _published_friction, start_twin
 from sim.twin.unit.control_unit import ControlUnit
@@ -137,3 +143,82 @@ def test_the_twin_has_friction_only_where_it_is_chosen():
 def test_a_robot_without_published_friction_is_named():
     with pytest.raises(HandoffError, match="fr3 states none"):
         _published_friction(replace(FR3, friction=None))
+
+
+def deviations(*arm: tuple[str, float]) -> Deviations:
+    return validate(
+        Deviations, {"arm": [{"what": what, "value": value} for what, value in arm]}, ""
+    )
+
+
+def test_a_deviating_payload_is_between_the_fingertips_and_outlasts_that_of_a_fault(
+    world: TaskWorld,
+):
+    unit = ControlUnit(world)
+    world.deviate(deviations(("payload", 0.8)))
+    settle(unit)
+    np.testing.assert_allclose(unit.F_ext[:3], [0.0, 0.0, -0.8 * G], atol=0.05)
+    # Another 1.2 kg at the same place: 2 kg there.
+    world.load(1.2, (0.0, 0.0, FR3.gripper.tcp_offset))
+    settle(unit)
+    np.testing.assert_allclose(unit.F_ext[:3], [0.0, 0.0, -2.0 * G], atol=0.1)
+    world.load(0.0)
+    settle(unit)
+    np.testing.assert_allclose(unit.F_ext[:3], [0.0, 0.0, -0.8 * G], atol=0.05)
+
+
+def test_two_masses_act_at_their_common_centre(world: TaskWorld):
+    world.deviate(deviations(("payload", 1.0)))
+    world.load(3.0, (0.1, 0.0, FR3.gripper.tcp_offset))
+    body = world.model.body("payload")
+    assert body.mass[0] == pytest.approx(4.0)
+    np.testing.assert_allclose(body.ipos, [0.075, 0.0, FR3.gripper.tcp_offset])
+
+
+def test_dry_friction_holds_a_joint_and_is_no_external_torque(world: TaskWorld):
+    world.deviate(deviations(("friction", 0.6)))
+    for _ in range(200):
+        world.step(np.array([0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]))
+    assert np.abs(world.dq[0]) < 1e-4
+    np.testing.assert_allclose(world.tau_ext, 0.0, atol=1e-6)
+    for _ in range(200):
+        world.step(np.array([2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]))
+    assert world.dq[0] > 0.05
+    np.testing.assert_allclose(world.tau_ext, 0.0, atol=1e-6)
+
+
+def test_viscous_friction_is_proportional_to_the_velocity(world: TaskWorld):
+    """Two equal arms, of which one has 3 Nm s/rad more: its joint 1 loses 3 * 0.5 Nm more."""
+    lost = []
+    for viscous in (0.1, 3.1):
+        world.reset(0)
+        world.deviate(deviations(("viscous", viscous)))
+        world.dq[0] = 0.5
+        # The forces of a state are computed at the end of the step before.
+        world.step(np.zeros(7))
+        before = float(world.dq[0])
+        world.step(np.zeros(7))
+        lost.append(before - float(world.dq[0]))
+    world.reset(0)
+    unit = np.zeros((1, world.model.nv))
+    unit[0, 0] = 1.0
+    answer = np.zeros_like(unit)
+    mujoco.mj_solveM(world.model, world.data, answer, unit)
+    apparent = 1.0 / answer[0, 0]
+    assert lost[1] - lost[0] == pytest.approx(3.0 * 0.5 * 1e-3 / apparent, rel=0.02)
+
+
+def test_the_twin_has_the_deviations_of_its_options_and_others_move_as_before():
+    ends = []
+    for host, config in (
+        (43, Deviations()),
+        (44, Deviations()),
+        (45, deviations(("viscous", 5.0), ("friction", 1.0))),
+    ):
+        settings = TwinConfig(host=address(host), deviations=config)
+        with start_twin(settings, partial(TaskWorld, "reach")) as twin:
+            twin.call("push", (0.0, 30.0, 0.0), 0.1)
+            twin.advance(0.1)
+            ends.append(twin.call("scene")[0])
+    np.testing.assert_array_equal(ends[0], ends[1])
+    assert np.abs(ends[0] - ends[2]).max() > 1e-5

@@ -23,9 +23,9 @@ from real.cameras.picture_size import resized
 from real.console.control.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
 from real.deploy.loop import LoopConfig
-from real.deploy.object_tracker import TrackerConfig
-from real.deploy.schedule import WatchdogConfig
+from real.deploy.tracked_field import TrackerConfig
 from real.franka.config import FrankaConfig
+from real.motion.watchdog import WatchdogConfig
 from robots.control.training_pictures import PICTURES_KEY, picture_statistics, to_json
 from robots.episodes.metadata.camera_calibration import CameraCalibration
 from robots.episodes.store import EpisodeStore

@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ import av
 import numpy as np
 import pytest
 
+from flows.deployment.config import ResetConfig
 from flows.deployment.demonstrations.config import DemonstrationSession
 from flows.deployment.demonstrations.session import record_at_arm
 from real.arm import ConnectionLostError
@@ -24,7 +26,7 @@ from real.cameras.config import CameraConfig
 from real.clock import PacedClock
 from real.console.control.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
-from real.deploy.schedule import WatchdogConfig
+from real.motion.watchdog import WatchdogConfig
 from robots.control.actions import CartesianDelta
 from robots.episodes.demonstrations import open_any_source
 from robots.episodes.metadata.camera_calibration import CameraCalibration
@@ -32,8 +34,9 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.franka import find_robot
 from sim.twin.task_world import TaskWorld
-from sim.twin.twin import TwinConfig, start_twin
-from tests.flows.console_session import Session, ended_by, labelled, stepped
+from sim.twin.twin import Twin, TwinConfig, start_twin
+from tests.flows.console_session import STARTS, Session, ended_by, labelled, stepped
+from tests.real.console.pages import logged
 
 FR3 = find_robot("fr3")
 STEPS = CartesianDelta(axes=("x", "y", "z"), translation=0.01)
@@ -77,20 +80,24 @@ def record(out: Path, session: DemonstrationSession, episodes: int, here: Any) -
 
 
 @contextlib.contextmanager
-def lab(host: str) -> Iterator[None]:
-    """The table of a task with an arm whose time passes by itself, in step with its client."""
+def lab(host: str) -> Iterator[list[Callable[[Twin], Any]]]:
+    """The table of a task with an arm whose time passes by itself, in step with its client; yields
+    a list of what is to be done with it next."""
     with start_twin(TwinConfig(host=host), partial(TaskWorld, "pick_cube")) as twin:
         twin.reset(0)
         closing, clock = threading.Event(), PacedClock(twin)
+        due: list[Callable[[Twin], Any]] = []
 
         def run() -> None:
             while not closing.is_set():
+                if due:
+                    due.pop(0)(twin)
                 clock.advance(0.005)
 
         passing = threading.Thread(target=run)
         passing.start()
         try:
-            yield
+            yield due
         finally:
             closing.set()
             passing.join()
@@ -271,6 +278,84 @@ def test_an_arm_at_an_address_goes_the_same_way(film: Path, tmp_path: Path) -> N
     assert steps["width"][0] == pytest.approx(FR3.gripper.width_max, abs=0.005)
     x = steps["grasp_pose"][:, 0]
     assert x[-1] - x[0] > 0.03
+
+
+@pytest.mark.nightly
+def test_between_two_episodes_the_arm_yields_to_a_hand_and_drives_home(
+    film: Path, tmp_path: Path
+) -> None:
+    host, sentence = "127.0.81.11", "Put the cube back on its mark."
+    start = tuple(np.array(FR3.q_home) + 0.1)
+    usual = options(film, "127.0.81.12")
+    session = replace(
+        usual,
+        host=host,
+        start=start,
+        # The film is shorter than this test.
+        cameras={},
+        arm=replace(usual.arm, realtime="ignore", move_dynamics=0.05),
+        loop=replace(usual.loop, watchdog=WatchdogConfig(fault_seconds=10.0)),
+        reset=ResetConfig(sentence=sentence),
+    )
+    with lab(host) as due:
+        running = Session(record, tmp_path, session, 2)
+        page = running.page()
+        with contextlib.closing(page.socket):
+            page.go()
+            stepped(page, 3)
+            labelled(page, "KeyS", 1)
+            shows(page, lambda state: sentence in state["why"])
+            # The arm yields to a push that would not move it otherwise.
+            q = [np.zeros(7)]
+
+            def joints(twin: Twin) -> None:
+                q.append(twin.call("scene")[0][:7])
+
+            due.append(joints)
+            tapped(page, "KeyF", "limp")
+            shows(page, lambda state: state["mode"] == "limp", 1.5)
+            due.append(lambda twin: twin.call("push", (12.0, 0.0, 0.0), 0.5))
+            shows(page, lambda state: state["mode"] == "limp", 2.0)
+            tapped(page, "Enter", "hold")
+            due.append(joints)
+            # It drives home; a page that says nothing any more holds it on the way.
+            tapped(page, "KeyH", "home")
+            shows(page, lambda state: (state["progress"] or 0.0) > 0.1)
+            time.sleep(2.5)
+            shows(page, lambda state: "was silent for" in state["why"])
+            due.append(joints)
+            tapped(page, "KeyH", "home")
+            shows(page, lambda state: "The arm is at its start." in state["why"])
+            due.append(joints)
+            page.go()
+            stepped(page, 3)
+            labelled(page, "KeyS", 2)
+            running.ended()
+    _, begun, guided, held, home = q
+    assert np.abs(guided - begun).max() > 0.15
+    assert np.abs(held - home).max() > 0.02
+    np.testing.assert_allclose(home, start, atol=0.01)
+    counts = [len(logged(tmp_path / "console", f"began {mode}")) for mode in ("limp", "home")]
+    assert counts == [1, 2]
+
+
+def tapped(page: Any, key: str, mode: str) -> None:
+    """Presses a key, and waits for the mode that follows."""
+    page.keys(key)
+    page.keys()
+    shows(page, lambda state: state["mode"] == mode)
+
+
+def shows(page: Any, wanted: Callable[[dict[str, Any]], bool], seconds: float = 0.0) -> None:
+    """Sends what a page sends until it shows what is wanted, and for some time longer [s]."""
+    limit, since = time.monotonic() + STARTS, None
+    while since is None or time.monotonic() < since + seconds:
+        page.keys()
+        state = page.newest()
+        if wanted(state):
+            since = since or time.monotonic()
+        assert time.monotonic() < limit, state
+        time.sleep(0.02)
 
 
 def test_a_killed_session_is_gone_on_with_and_its_episode_is_kept(

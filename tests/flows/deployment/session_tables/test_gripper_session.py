@@ -22,8 +22,10 @@ from flows.deployment.session_tables.gripper_table import GripperTable
 from real.clock import PacedClock
 from real.console.control.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
-from real.deploy.schedule import WatchdogConfig
+from real.deploy.field_trackers import field_trackers
+from real.motion.watchdog import WatchdogConfig
 from robots.contract import Contract
+from robots.control.actions import CartesianDelta
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
@@ -33,6 +35,7 @@ from tests.flows.console_session import Session, ended_by, ended_episodes, label
 from tests.flows.deployment.test_session import held_for
 from tests.flows.deployment.test_task_table import contract_for, towards
 from tests.real.console.pages import until
+from tests.real.fakes import FakeArm, FakeClock
 from tests.real.onnx_models import save_linear_policy
 
 FIELDS = ("grasp_pose", "target_offset", "goal")
@@ -131,7 +134,7 @@ def test_a_dry_run_is_ten_times_as_slow(tmp_path: Path) -> None:
         running.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
     stated = contract_for("reach", FIELDS[:2])
-    assert stated.steps is not None
+    assert isinstance(stated.steps, CartesianDelta)
     about, steps = store.metadata(0), store.read(0, "policy")
     assert about["mode"] == "dry-run"
     assert store.schema.streams["policy"].rate_hz == pytest.approx(0.1 * stated.rate_hz)
@@ -183,7 +186,7 @@ def test_an_arm_at_an_address_goes_the_same_way(tmp_path: Path) -> None:
             page.go()
             stepped(page, 5)
             labelled(page, "KeyS", 1)
-            until(lambda: held_for(page).startswith("Place the objects"))
+            until(lambda: "Put the objects back" in held_for(page))
             ended_by(page)
             running.ended()
     store = EpisodeStore.open(tmp_path / "store.zarr", "r")
@@ -197,7 +200,7 @@ def test_an_arm_at_an_address_goes_the_same_way(tmp_path: Path) -> None:
 
 
 def test_a_policy_that_observes_objects_is_refused_at_an_arm(tmp_path: Path) -> None:
-    with pytest.raises(HandoffError, match="observes goal, which only a simulator measures"):
+    with pytest.raises(HandoffError, match="observes goal, which the arm does not measure"):
         deploying.deploy(
             DeployTaskSession(host="127.0.83.5"),
             reaching(tmp_path),
@@ -217,9 +220,9 @@ def test_what_a_policy_cannot_be_told_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_joint_actions_are_refused_by_name(tmp_path: Path) -> None:
-    resting(tmp_path, action_interface="joint_target", steps=None)
-    with pytest.raises(HandoffError, match="'joint_target'; a session of reach supports"):
+def test_unknown_actions_are_refused_by_name(tmp_path: Path) -> None:
+    resting(tmp_path, action_interface="as_recorded", steps=None)
+    with pytest.raises(HandoffError, match="'as_recorded'; a session of reach supports"):
         deploying.deploy(DeployTaskSession(), tmp_path, tmp_path / "out", ConsoleConfig(port=0))
 
 
@@ -280,7 +283,9 @@ def test_a_tasks_own_goal_is_observed_beside_the_scene() -> None:
     its observation at the first step."""
     goal = FieldSpec(shape=(1,), unit="rad")
     stated = replace(contract_for("reach", FIELDS[:2]), observation={"goal": goal})
-    table = GripperTable(on("127.0.83.9"), stated, SwitchHost())  # type: ignore[arg-type]
-    observed = table.observe(None)  # type: ignore[arg-type]
+    host: Any = SwitchHost()
+    with field_trackers({}, {}, stated) as trackers:
+        table = GripperTable(on("127.0.83.9"), stated, host, trackers)
+        observed = table.observe(FakeArm(FakeClock(), np.eye(4)).state())
     np.testing.assert_array_equal(observed["goal"], np.array([0.7], np.float32))
     np.testing.assert_array_equal(observed["goal_state"], [0.7, 0.0, 0.0])

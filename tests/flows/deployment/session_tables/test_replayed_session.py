@@ -120,7 +120,7 @@ def test_the_mode_and_its_recording_belong_together(
             tmp_path,
             ConsoleConfig(port=0),
             arm=None,
-            tracker=None,
+            trackers=(),
             cameras=(),
             instruction=None,
             mode=mode,

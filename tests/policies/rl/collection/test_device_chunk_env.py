@@ -10,7 +10,8 @@ from torch import Tensor
 from policies.policy import ChunkPolicy
 from policies.rl.collection.chunk_collector import ChunkCollector
 from policies.rl.collection.chunk_env import ChunkEnv
-from policies.rl.collection.device_chunk_env import DeviceChunkEnv, DeviceEnv
+from policies.rl.collection.device_chunk_env import DeviceChunkEnv
+from policies.rl.collection.device_episodes import DeviceEnv
 from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.collection.seeds import CountedSeeds
 from robots.errors import HandoffError
@@ -37,6 +38,7 @@ class OnDevice:
     def __init__(self, waiting: int = 20) -> None:
         self.inner, self.num_envs, self.device = Counting(N), N, torch.device("cpu")
         self.observation_spec, self.waiting = self.inner.observation_spec, waiting
+        self.action_spec, self.rate_hz = self.inner.action_spec, self.inner.rate_hz
         self.pool: list[int] = []
         self.used = self.checked = 0
         self.shown: dict[str, np.ndarray] = {}

@@ -225,5 +225,5 @@ def test_other_methods_name_the_one_that_observes_instructions(
     algorithm: object, policy: Path, tmp_path: Path
 ) -> None:
     config = replace(SMALL, algorithm=algorithm)
-    with pytest.raises(HandoffError, match="Only the method 'dppo' fine-tunes it"):
+    with pytest.raises(HandoffError, match="Only 'dppo' and 'dsrl' fine-tune it"):
         finetune(config, policy, lambda: environments(policy), tmp_path / "out", no_progress)

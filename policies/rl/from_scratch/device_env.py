@@ -1,0 +1,136 @@
+"""Adapts environments whose data stay on a device to the collector of on-policy rollouts; a rollout
+never copies to the host.
+
+It does the work of `policies.rl.collection.state_env.StateEnv` and
+`policies.rl.from_scratch.rollout_env.StateRolloutEnv` with tensors of the device.
+
+Shape suffixes: N environments, O observation, A action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from policies.rl.collection.device_episodes import DeviceEnv, DeviceEpisodes
+from policies.rl.collection.episode_statistics import RECENT, EpisodeStatistics
+from policies.rl.collection.interfaces import StepResult
+from policies.rl.collection.reward_shaping import RewardShaping
+from policies.rl.collection.state_env import check_actions, vector_entries, vector_fields
+from robots.spec import FieldSpec
+
+
+class DeviceStateEnv:
+    """Implements `policies.rl.collection.interfaces.RolloutEnv`.
+
+    Args:
+        env: N environments that were not reset yet, with actions in [-1, 1].
+        fields: fields of the observation vector, in this order; empty takes all but images.
+        seeds: episode seeds, in the order in which initial states are drawn.
+        reward_shaping: shaping on top of the task reward.
+        discount: discount per control period.
+
+    Raises:
+        HandoffError: fields that the environments do not have, or actions with other bounds.
+    """
+
+    cost_N = None
+    """These environments report no costs."""
+
+    def __init__(
+        self,
+        env: DeviceEnv,
+        fields: Sequence[str],
+        seeds: Iterator[int],
+        reward_shaping: RewardShaping,
+        discount: float,
+    ) -> None:
+        self.fields = vector_fields(env.observation_spec, fields)
+        check_actions(env.action_spec)
+        self.env = env
+        self.num_envs = env.num_envs
+        self.device = env.device
+        self._episodes = DeviceEpisodes(env, seeds, reward_shaping)
+        self._discount_N = torch.full((env.num_envs,), discount, device=env.device)
+        self._obs_NO = torch.zeros((env.num_envs, 0), device=env.device)
+        self.statistics = EpisodeStatistics(env.num_envs, keep=max(RECENT, env.num_envs))
+        """Statistics of the collector, which adds every step; flush them before reading."""
+
+    @property
+    def observation_spec(self) -> dict[str, FieldSpec]:
+        """Fields of the observation vector, in their order."""
+        return {name: self.env.observation_spec[name] for name in self.fields}
+
+    @property
+    def entries(self) -> int:
+        """O, entries of the observation vector."""
+        return vector_entries(self.observation_spec)
+
+    def prepare(self) -> None:
+        """Checks the simulation and refills the pool of initial states, before a rollout.
+
+        Raises:
+            HandoffError: the simulation failed, see `check`.
+        """
+        self._episodes.prepare()
+
+    def check(self) -> None:
+        """Checks the steps since the last call; copies a few numbers to the host.
+
+        Raises:
+            HandoffError: an action, reward or speed that is not finite, or another error of
+                `DeviceEnv.check`.
+        """
+        self.env.check()
+
+    def begin(self) -> None:
+        """See `RolloutEnv.begin`."""
+        self.prepare()
+        self._episodes.begin()
+        self._obs_NO = self._vector(self.env.observation())
+
+    def observation(self) -> Tensor:
+        """(N, O) current observation vectors in physical units."""
+        return self._obs_NO
+
+    def step(self, decision: Tensor) -> StepResult:
+        """Executes actions (N, A), clipped to [-1, 1]; environments whose episode ends are reset to
+        the next initial states."""
+        result = self.env.step(decision.clamp(-1.0, 1.0)[:, None])
+        terminated_N, truncated_N = result.terminated_N, result.truncated_N
+        success_N = result.success_N
+        reward_NH = self._episodes.shaped_reward(
+            result.reward_NH, result.executed_N, success_N, terminated_N, truncated_N
+        )
+        final_NO = self._vector(result.observation)
+        self.env.reset_ended(terminated_N | truncated_N)
+        self._obs_NO = self._vector(self.env.observation())
+        return StepResult(
+            reward_N=reward_NH[:, 0],
+            discount_N=self._discount_N,
+            terminated_N=terminated_N,
+            truncated_N=truncated_N,
+            final_obs=final_NO,
+            success_N=success_N,
+        )
+
+    def take_costs(self) -> list[float]:
+        """No costs; see `StateRolloutEnv.take_costs`."""
+        return []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Statistics of the ended episodes; the running ones cannot be saved."""
+        statistics = self.statistics
+        ended = [[one.success, one.total_reward] for one in statistics.ended]
+        return {"episodes": statistics.episodes, "recent": ended}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores `state_dict`; call `begin` afterwards, which begins new episodes."""
+        self.statistics.load_returns(state["episodes"], state["recent"])
+
+    def _vector(self, fields: Mapping[str, Tensor]) -> Tensor:
+        columns = [fields[name].float().reshape(self.num_envs, -1) for name in self.fields]
+        return torch.cat(columns, dim=1)

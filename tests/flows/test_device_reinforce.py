@@ -1,0 +1,152 @@
+"""PPO from scratch in environments that stay on a device, here a CPU: the stage, the same rollouts
+as through the host, and transfers from the device."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from policies.checkpoint import read_card
+from policies.rl.collection.collector import Collector
+from policies.rl.collection.seeds import CountedSeeds
+from policies.rl.collection.state_env import StateEnv
+from policies.rl.from_scratch.actor_critic import StateActorCritic
+from policies.rl.from_scratch.device_env import DeviceStateEnv
+from policies.rl.from_scratch.rollout_env import StateRolloutEnv
+from policies.rl.replay.transitions import Sizes
+from robots.errors import HandoffError
+from tests.flows.recipe_stages import declared, options, run_all
+from tests.sim.stays import Stays
+
+if not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
+    pytest.importorskip("mujoco_warp", reason="the extra [warp] is not installed")
+import warp
+
+from sim.evaluation.evaluate import device_env, training_env
+
+pytestmark = pytest.mark.usefixtures("unoptimised_kernels")
+
+N = 3
+RESIDENT = "teacher.protocol={uses: reach, engine: warp, max_steps: 6, options: {resident: true}}"
+TINY = [
+    RESIDENT,
+    f"teacher.num_envs={N}",
+    "teacher.algorithm.rollouts=2",
+    "teacher.algorithm.rollout_steps=8",
+    "teacher.algorithm.save_every=1",
+    "teacher.algorithm.batch_size=12",
+    "scores.protocol={uses: reach, episodes: 2, max_steps: 6}",
+    "scores.evaluate.videos=0",
+]
+
+
+def through_host(config: Any, device: str = "cpu") -> StateRolloutEnv:
+    protocol = config.protocol
+    host = type(protocol)(
+        name=protocol.name,
+        engine="warp",
+        task=protocol.task,
+        packages=protocol.packages,
+        max_steps=protocol.max_steps,
+        options={"device": device},
+    )
+    state_env = StateEnv(training_env(host, N), config.fields, CountedSeeds(10), config.reward)
+    state_env.begin()
+    return StateRolloutEnv(state_env, config.algorithm.discount, None)
+
+
+def on_device(config: Any) -> DeviceStateEnv:
+    env = device_env(config.protocol, config.num_envs)
+    return DeviceStateEnv(
+        env, config.fields, CountedSeeds(10), config.reward, config.algorithm.discount
+    )
+
+
+def collector_of(env: DeviceStateEnv, config: Any) -> Collector:
+    sizes = Sizes(observation=env.entries, action=env.env.action_spec.size)
+    model = StateActorCritic(config.algorithm, sizes, 1, seed=0).to(env.device)
+    return Collector(env, model.actor, model.critic, config.algorithm.discount)
+
+
+def test_a_policy_is_trained_on_the_device_and_evaluated_on_the_host(tmp_path: Path) -> None:
+    artifacts = run_all("reach_ppo", TINY, tmp_path, only=("teacher", "scores"))
+    metrics = artifacts["teacher"].manifest["metrics"]
+    assert (metrics["rollouts"], metrics["steps"]) == (2, 2 * 8 * N)
+    # 16 steps hold two whole episodes of 6 steps.
+    assert metrics["episodes"] >= 2 * N
+    card = read_card(artifacts["teacher"].path)
+    assert tuple(card.observation) == options("reach_ppo", TINY)["teacher"].fields
+    assert artifacts["scores"].manifest["metrics"]["success"]["n"] == 2
+
+
+def test_steps_are_those_through_the_host_and_leave_nothing_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config: Any = options("reach_ppo", TINY)["teacher"]
+    through, resident = through_host(config), on_device(config)
+    resident.begin()
+    draws = np.random.default_rng(0)
+    ended = 0
+    for _ in range(14):
+        np.testing.assert_allclose(resident.observation(), through.observation(), atol=2e-4)
+        action = torch.from_numpy(draws.uniform(-1.5, 1.5, (N, resident.env.action_spec.size)))
+        here, there = resident.step(action.float()), through.step(action.float())
+        np.testing.assert_allclose(here.reward_N, there.reward_N, atol=2e-4)
+        np.testing.assert_allclose(here.final_obs, there.final_obs, atol=2e-4)
+        for name in ("terminated_N", "truncated_N", "success_N"):
+            assert getattr(here, name).tolist() == getattr(there, name).tolist(), name
+        ended += int((here.terminated_N | here.truncated_N).sum())
+    assert ended >= 2 * N, "episodes ended and began anew"
+    resident.check()
+    # A rollout of the same environments.
+    collector = collector_of(resident, config)
+    collector.begin()
+    collector.rollout(1)
+    resident.prepare()
+    monkeypatch.setattr(DeviceStateEnv, "prepare", lambda self: None)
+    copied: list[str] = []
+    for kind in (torch.Tensor, warp.array):
+        monkeypatch.setattr(kind, "numpy", lambda self, *rest: copied.append("numpy"))
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: copied.append("tolist"))
+    with Stays() as watched:
+        collector.rollout(7)
+    assert (watched.left, copied) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (
+            "ppo_lagrangian",
+            "the algorithm ppo, not ppo_lagrangian: such environments report no cost",
+        ),
+        ("sac", "the algorithm ppo, not sac: its replay buffer is on the host"),
+        ("fast_td3", "the algorithm ppo, not fast_td3"),
+        ("pql", "the algorithm ppo, not pql"),
+    ],
+)
+def test_other_algorithms_are_refused_before_anything_runs(algorithm: str, message: str) -> None:
+    with pytest.raises(HandoffError, match=message):
+        declared("reach_fast_td3", (RESIDENT, f"teacher.algorithm={{kind: {algorithm}}}"))
+
+
+@pytest.mark.gpu
+def test_a_gpu_never_waits_for_the_host_in_a_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = RESIDENT.replace("resident", "device: cuda, resident")
+    config: Any = options("reach_ppo", [*TINY, cuda, "teacher.num_envs=64"])["teacher"]
+    env = on_device(config)
+    collector = collector_of(env, config)
+    collector.begin()
+    # Graphs are captured and terms compiled in the first rollout.
+    collector.rollout(2)
+    env.prepare()
+    monkeypatch.setattr(DeviceStateEnv, "prepare", lambda self: None)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        collector.rollout(8)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    env.check()
