@@ -4,6 +4,7 @@ import faulthandler
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +12,15 @@ from weakref import WeakKeyDictionary
 
 from websockets.exceptions import ConnectionClosed
 
+from real.console.control.arbiter import ArbiterConfig
 from real.console.process import OpenConsole
+from real.console.server import ConsoleConfig
 from tests.real.console.pages import Page, until
 
 STARTS = 60.0
 """Time limit for a session to start: processes, a renderer, a scene [s]."""
+PATIENT = ConsoleConfig(port=0, picture_seconds=20.0, arbiter=ArbiterConfig(watchdog=2.0))
+"""A console whose page and pictures may be late, as they are on a busy machine."""
 
 
 class Session:
@@ -46,6 +51,19 @@ class Session:
     def ended(self) -> None:
         self.process.join(20.0)
         assert not self.process.is_alive()
+
+
+def sent_to(here: Any) -> Callable[[str], None]:
+    """What a session says: the console's address goes to a pipe, the rest to the standard error,
+    which pytest shows where a test fails."""
+
+    def say(text: str) -> None:
+        if text.startswith("console  "):
+            here.send(text.removeprefix("console  "))
+        else:
+            sys.stderr.write(f"{text}\n")
+
+    return say
 
 
 def ready(state: dict[str, Any]) -> bool:

@@ -14,10 +14,17 @@ from flows.__main__ import main
 from flows.console import run_console_session
 from flows.session.config import HilOperator
 from flows.session.environment import SIMULATED
-from real.console.control.arbiter import ArbiterConfig
-from real.console.server import ConsoleConfig
 from robots.episodes.store import EpisodeStore
-from tests.flows.console_session import STARTS, Session, ended_by, ended_episodes, labelled, stepped
+from tests.flows.console_session import (
+    PATIENT,
+    STARTS,
+    Session,
+    ended_by,
+    ended_episodes,
+    labelled,
+    sent_to,
+    stepped,
+)
 from tests.real.console.pages import logged
 
 
@@ -26,14 +33,8 @@ def console_session(out: Path, policy: str = "still", task: str = "reach") -> Se
 
 
 def _run(out: Path, policy: str, task: str, here: Any) -> None:
-    def say(text: str) -> None:
-        here.send(text.removeprefix("console  "))
-
-    # A page on a busy machine may be late.
-    config = ConsoleConfig(port=0, arbiter=ArbiterConfig(watchdog=2.0))
-    run_console_session(
-        task, policy, out, config, HilOperator(kind="console", person="login"), None, say
-    )
+    operator = HilOperator(kind="console", person="login")
+    run_console_session(task, policy, out, PATIENT, operator, None, sent_to(here))
 
 
 def test_a_task_that_does_not_exist_is_refused_before_anything_is_written(

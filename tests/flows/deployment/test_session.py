@@ -4,7 +4,6 @@ behind the FCI."""
 import contextlib
 import itertools
 import json
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from flows.deployment.release import released_bundle
 from flows.deployment.session_tables.board import SimulatedSetup
 from flows.runner.artifact import seal
 from real.clock import PacedClock
-from real.console.control.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
 from real.deploy.loop import LoopConfig
 from real.deploy.tracked_field import TrackerConfig
@@ -36,7 +34,15 @@ from robots.wire.policy import pack
 from sim.tasks.push_t.geometry import initial_state
 from sim.twin.push_t_world import PushTWorld
 from sim.twin.twin import Twin, TwinConfig, start_twin
-from tests.flows.console_session import STARTS, Session, ended_by, labelled, stepped
+from tests.flows.console_session import (
+    PATIENT,
+    STARTS,
+    Session,
+    ended_by,
+    labelled,
+    sent_to,
+    stepped,
+)
 from tests.real.console.pages import logged, until
 from tests.real.onnx_models import save_policy
 
@@ -52,17 +58,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _deploy(out: Path, bundle: Path, session: DeploySession, here: Any) -> None:
-    def say(text: str) -> None:
-        if text.startswith("console  "):
-            here.send(text.removeprefix("console  "))
-        else:
-            # Shown by pytest where a test fails: why a session has ended.
-            sys.stderr.write(f"{text}\n")
-
-    # A page on a busy machine may be late.
-    deploying.deploy(
-        session, bundle, out, ConsoleConfig(port=0, arbiter=ArbiterConfig(watchdog=2.0)), say=say
-    )
+    deploying.deploy(session, bundle, out, PATIENT, say=sent_to(here))
 
 
 def on(host: str) -> DeploySession:

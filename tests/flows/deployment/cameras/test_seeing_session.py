@@ -4,7 +4,6 @@ simulated FR3."""
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from flows.deployment.config import DeploySession
 from real.cameras.calibration.calibration_file import add_to_file
 from real.cameras.config import CameraConfig
 from real.cameras.picture_size import resized
-from real.console.control.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
 from real.deploy.loop import LoopConfig
 from real.deploy.tracked_field import TrackerConfig
@@ -32,7 +30,15 @@ from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from sim.twin.twin import TwinConfig
-from tests.flows.console_session import STARTS, Session, ended_by, labelled, stepped
+from tests.flows.console_session import (
+    PATIENT,
+    STARTS,
+    Session,
+    ended_by,
+    labelled,
+    sent_to,
+    stepped,
+)
 from tests.flows.deployment.test_session import Lab, held_for, mode_of
 from tests.real.console.pages import until
 from tests.real.fakes import contract
@@ -98,15 +104,7 @@ def comparing(folder: Path, film: Path, light: float) -> Path:
 
 
 def deployed(out: Path, bundle: Path, session: DeploySession, here: Any) -> None:
-    def say(text: str) -> None:
-        if text.startswith("console  "):
-            here.send(text.removeprefix("console  "))
-        else:
-            sys.stderr.write(f"{text}\n")
-
-    limits = ArbiterConfig(watchdog=2.0)
-    console = ConsoleConfig(port=0, picture_seconds=5.0, arbiter=limits)
-    deploying.deploy(session, bundle, out, console, say=say)
+    deploying.deploy(session, bundle, out, PATIENT, say=sent_to(here))
 
 
 def seeing(host: str, **camera: Any) -> DeploySession:

@@ -4,7 +4,6 @@ the FCI, with a camera beside it."""
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,6 @@ from real.arm import ConnectionLostError
 from real.cameras.calibration.calibration_file import add_to_file
 from real.cameras.config import CameraConfig
 from real.clock import PacedClock
-from real.console.control.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
 from real.motion.watchdog import WatchdogConfig
 from robots.control.actions import CartesianDelta
@@ -35,7 +33,15 @@ from robots.errors import HandoffError
 from robots.franka import find_robot
 from sim.twin.task_world import TaskWorld
 from sim.twin.twin import Twin, TwinConfig, start_twin
-from tests.flows.console_session import STARTS, Session, ended_by, labelled, stepped
+from tests.flows.console_session import (
+    PATIENT,
+    STARTS,
+    Session,
+    ended_by,
+    labelled,
+    sent_to,
+    stepped,
+)
 from tests.real.console.pages import logged
 
 FR3 = find_robot("fr3")
@@ -68,15 +74,8 @@ def options(film: Path, host: str) -> DemonstrationSession:
 
 
 def record(out: Path, session: DemonstrationSession, episodes: int, here: Any) -> None:
-    def say(text: str) -> None:
-        if text.startswith("console  "):
-            here.send(text.removeprefix("console  "))
-        else:
-            sys.stderr.write(f"{text}\n")
-
-    limits = ArbiterConfig(watchdog=2.0)
-    console = ConsoleConfig(port=0, picture_seconds=5.0, arbiter=limits)
-    record_at_arm(session, "pick_cube", out, console, episodes=episodes, say=say)
+    say = sent_to(here)
+    record_at_arm(session, "pick_cube", out, PATIENT, episodes=episodes, say=say)
 
 
 @contextlib.contextmanager

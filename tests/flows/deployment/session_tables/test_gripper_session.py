@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +19,6 @@ from flows.deployment import session as deploying
 from flows.deployment.config import DeployTaskSession
 from flows.deployment.session_tables.gripper_table import GripperTable
 from real.clock import PacedClock
-from real.console.control.arbiter import ArbiterConfig
 from real.console.server import ConsoleConfig
 from real.deploy.field_trackers import field_trackers
 from real.motion.watchdog import WatchdogConfig
@@ -31,7 +29,15 @@ from robots.errors import HandoffError
 from robots.spec import FieldSpec
 from sim.twin.task_world import TaskWorld
 from sim.twin.twin import TwinConfig, start_twin
-from tests.flows.console_session import Session, ended_by, ended_episodes, labelled, stepped
+from tests.flows.console_session import (
+    PATIENT,
+    Session,
+    ended_by,
+    ended_episodes,
+    labelled,
+    sent_to,
+    stepped,
+)
 from tests.flows.deployment.test_session import held_for
 from tests.flows.deployment.test_task_table import contract_for, towards
 from tests.real.console.pages import until
@@ -60,15 +66,7 @@ def resting(folder: Path, **changes: Any) -> Contract:
 
 
 def deployed(out: Path, bundle: Path, session: DeployTaskSession, here: Any) -> None:
-    def say(text: str) -> None:
-        if text.startswith("console  "):
-            here.send(text.removeprefix("console  "))
-        else:
-            sys.stderr.write(f"{text}\n")
-
-    limits = ArbiterConfig(watchdog=2.0)
-    console = ConsoleConfig(port=0, picture_seconds=5.0, arbiter=limits)
-    deploying.deploy(session, bundle, out, console, say=say)
+    deploying.deploy(session, bundle, out, PATIENT, say=sent_to(here))
 
 
 def on(host: str, **changes: Any) -> DeployTaskSession:
