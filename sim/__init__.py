@@ -7,6 +7,7 @@
 - `episode_streams`: random streams of an episode.
 - `phrasings`: the same instructions in other words.
 - `ignore_success`: episodes that continue after success.
+- `specified_reward`: a reward from specifications in signal temporal logic.
 - `engines`: MuJoCo, mujoco-warp, ManiSkill, Isaac Lab, Gymnasium.
 - `isaac`: the tasks in Isaac Lab.
 - `device`: environments that stay on a device.

@@ -16,6 +16,7 @@ from robots.errors import HandoffError, suggest
 from robots.franka import RobotName, find_robot
 from robots.franka.robot import Robot
 from robots.interfaces import VecEnv
+from sim.engine import Engine
 from sim.engines.gym import GymConfig
 from sim.engines.isaac_lab import IsaacLabConfig
 from sim.engines.maniskill_task import ManiSkillConfig
@@ -23,6 +24,7 @@ from sim.scene.appearance import Appearance
 from sim.scene.cameras import CamerasConfig
 from sim.scene.dynamics import ArmDynamics
 from sim.servers.config import ServerConfig
+from sim.specified_reward import SpecifiedReward, SpecifiedRewardConfig
 from sim.tasks.task import Task, at_rate, with_instruction, with_phrasing
 from sim.vec_env import EngineVecEnv, VecEnvConfig
 
@@ -52,6 +54,7 @@ ARM_OPTIONS = {
     "actions",
     "rate_hz",
     "reward",
+    "specified_reward",
     "randomized",
     "instruction",
     "phrasing",
@@ -85,6 +88,9 @@ class EnvConfig:
     `sim.tasks.task.at_rate`); None takes the task's own."""
     reward: Literal["dense", "sparse"] = "dense"
     """Reward of a step: the task's dense terms, or 1 on success."""
+    specified_reward: SpecifiedRewardConfig | None = None
+    """Reward of a step by how much the episode so far meets specifications (mujoco, warp,
+    maniskill, gym; see `sim.specified_reward`); None takes `reward`."""
     randomized: bool = False
     """Domain randomisation from the task's ranges (mujoco, warp)."""
     appearance: Appearance | None = None
@@ -307,6 +313,8 @@ def make_device_env(config: EnvConfig, num_envs: int) -> DeviceArmEnv | DeviceMa
 def _refuse_ignored(config: EnvConfig) -> None:
     """Refuses settings that the engine would ignore: users would assume that they have an
     effect."""
+    from sim.servers.engines import ARM
+
     served = config.engine == "server"
     engine = config.server.engine if served else config.engine
     match engine:
@@ -316,15 +324,20 @@ def _refuse_ignored(config: EnvConfig) -> None:
             # `cameras` is accepted here because `_make_here` refuses it with a clearer message.
             read = ARM_OPTIONS | {"cameras", "device", "resident"}
         case "maniskill" if config.maniskill.arm is not None:
-            read = {"maniskill", *MANISKILL_ARM_OPTIONS}
+            read = {"maniskill", "specified_reward", *MANISKILL_ARM_OPTIONS}
         case "maniskill":
-            read = {"maniskill", "resident"}
+            read = {"maniskill", "resident", "specified_reward"}
         case "isaaclab":
             read = {"isaaclab", "robot"}
+        case "gym":
+            read = {"gym", "specified_reward"}
         case _:
             read = {engine}
     if served:
         read = read - {"resident"} | {"server"}
+    # A light server knows no specifications, and nothing computes them on a device.
+    if config.resident or (served and engine not in ARM):
+        read = read - {"specified_reward"}
     default = EnvConfig()
     ignored = [
         each.name
@@ -348,6 +361,7 @@ def _configured_task(config: EnvConfig) -> Task:
 
 def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
     episodes = VecEnvConfig(on_end=config.on_end, max_steps=config.max_steps)
+    rewarded = partial(_rewarded, config)
     match config.engine:
         case "mujoco":
             from sim.engines.mujoco import MujocoConfig, MujocoEngine
@@ -361,10 +375,9 @@ def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
                 cameras=config.cameras,
                 threads=config.threads,
             )
-            return EngineVecEnv(
-                MujocoEngine(_configured_task(config), num_envs, options, config.contact_threshold),
-                episodes,
-            )
+            task = _configured_task(config)
+            mujoco = MujocoEngine(task, num_envs, options, config.contact_threshold)
+            return EngineVecEnv(rewarded(mujoco), episodes)
         case "warp":
             from sim.engines.warp import WarpConfig, WarpEngine
 
@@ -379,26 +392,27 @@ def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
                 dynamics=config.dynamics,
                 device=config.device,
             )
-            return EngineVecEnv(
-                WarpEngine(_configured_task(config), num_envs, options),
-                episodes,
-            )
+            warp = WarpEngine(_configured_task(config), num_envs, options)
+            return EngineVecEnv(rewarded(warp), episodes)
         case "gym":
             from sim.engines.gym import GymEngine, RenderedVecEnv
 
             engine = GymEngine(config.task, num_envs, config.gym)
             drawn = config.gym.options.get("render_mode") == "rgb_array"
-            return RenderedVecEnv(engine, episodes) if drawn else EngineVecEnv(engine, episodes)
+            if drawn:
+                return RenderedVecEnv(rewarded(engine), episodes, engine.render)
+            return EngineVecEnv(rewarded(engine), episodes)
         case "maniskill" if config.maniskill.arm is not None:
             from sim.engines.maniskill_arm import ManiSkillArmEngine
 
             task = _configured_task(config)
             arm = ManiSkillArmEngine(task, num_envs, config.maniskill, config.actions)
-            return EngineVecEnv(arm, episodes)
+            return EngineVecEnv(rewarded(arm), episodes)
         case "maniskill":
             from sim.engines.maniskill import ManiSkillEngine
 
-            return EngineVecEnv(ManiSkillEngine(config.task, num_envs, config.maniskill), episodes)
+            maniskill = ManiSkillEngine(config.task, num_envs, config.maniskill)
+            return EngineVecEnv(rewarded(maniskill), episodes)
         case "isaaclab":
             from sim.engines.isaac_lab import IsaacLabEngine
 
@@ -406,3 +420,10 @@ def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
             return EngineVecEnv(isaac, episodes)
         case "server":
             return _make_server(config, num_envs)
+
+
+def _rewarded(config: EnvConfig, engine: Engine) -> Engine:
+    """The engine with the reward of the configuration."""
+    if config.specified_reward is None:
+        return engine
+    return SpecifiedReward(engine, config.specified_reward, config.max_steps)

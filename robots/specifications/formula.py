@@ -6,8 +6,9 @@ The position of a node is that of its first character in the text, counted from 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
 
 ROUNDING = 1e-6
 """Largest rounding error of a time as a multiple of the period."""
@@ -143,3 +144,20 @@ class Until:
 
 Formula = Predicate | Not | Junction | Temporal | Until
 """A requirement of an episode from one of its steps on."""
+
+
+def observed_fields(formula: Formula) -> tuple[str, ...]:
+    """Names of the fields that a formula reads, sorted."""
+    return tuple(sorted({node.name for node in _nodes(formula) if isinstance(node, ObservedField)}))
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    """A node and all nodes inside it."""
+    yield node
+    children: Any = ()
+    if isinstance(node, tuple):
+        children = node
+    elif is_dataclass(node):
+        children = [getattr(node, each.name) for each in fields(node)]
+    for child in children:
+        yield from _nodes(child)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import field
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from robots.config import Count, Hertz, config
 from robots.errors import HandoffError
 from robots.interfaces import EnvState, Observation
 from robots.spec import FieldSpec
-from sim.engine import EngineState
+from sim.engine import Engine, EngineState
 from sim.engines.gym_spaces import (
     action_spec,
     control_rate,
@@ -307,11 +307,19 @@ class GymEngine:
 class RenderedVecEnv(EngineVecEnv):
     """Gymnasium environments that render themselves, for videos of an evaluation."""
 
-    def __init__(self, engine: GymEngine, config: VecEnvConfig) -> None:
-        """Takes ownership of an engine made with `render_mode: rgb_array`; see `EngineVecEnv`."""
+    def __init__(
+        self, engine: Engine, config: VecEnvConfig, render: Callable[[int], np.ndarray]
+    ) -> None:
+        """Takes ownership of an engine.
+
+        Args:
+            engine: see `EngineVecEnv`.
+            config: start and end of episodes.
+            render: `GymEngine.render` of one made with `render_mode: rgb_array`.
+        """
         super().__init__(engine, config)
-        self._rendered = engine
+        self._render = render
 
     def render(self, env_id: int) -> np.ndarray:
         """See `GymEngine.render`."""
-        return self._rendered.render(env_id)
+        return self._render(env_id)

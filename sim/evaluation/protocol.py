@@ -159,8 +159,8 @@ def check_protocol(protocol: Protocol) -> None:
     """Checks values that the types do not constrain.
 
     Raises:
-        HandoffError: another schema version, a negative seed, no episodes or steps, or a package
-            that is not installed.
+        HandoffError: another schema version, a negative seed, no episodes or steps, a package that
+            is not installed, or a reward from a specification that does not fit the observations.
     """
     if protocol.version != SCHEMA_VERSION:
         raise HandoffError(
@@ -173,6 +173,11 @@ def check_protocol(protocol: Protocol) -> None:
             f"{protocol.first_seed}; episodes and steps must be at least 1, the seed at least 0."
         )
     protocol_statement(protocol)
+    # Options that are wrong in themselves are named where the environments are made.
+    rewarded = protocol.options.get("specified_reward")
+    stated = rewarded.get("specifications") if isinstance(rewarded, Mapping) else None
+    if isinstance(stated, Mapping):
+        check_specifications(stated, protocol)
 
 
 def protocol_statement(protocol: Protocol) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from tests.sim.walk import (
     make_walk_in_server,
     make_walk_in_workers,
     make_walk_of_all,
+    make_walk_specified,
 )
 
 OnEnd = Literal["reset", "freeze"]
@@ -174,6 +175,7 @@ ENTRIES = [
     Entry("mujoco_pick_cube_randomized", partial(make_randomized, "pick_cube"), reuse=True),
     Entry("walk", make_walk, solve=walk_on),
     Entry("walk_of_all", make_walk_of_all, solve=walk_on),
+    Entry("walk_specified", make_walk_specified, solve=walk_on),
     Entry("walk_in_workers", make_walk_in_workers, solve=walk_on, reuse=True),
     Entry("walk_in_server", make_walk_in_server, solve=walk_on, reuse=True),
     Entry("gym_push_t_published", partial(make_push_t, None)),

@@ -98,6 +98,18 @@ def make_walk_of_all(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
     )
 
 
+def make_walk_specified(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
+    """Rewarded by a specification, so with a history that is part of the state."""
+    # The other side of an environment server, which reads this module, has no pydantic.
+    from sim.specified_reward import SpecifiedReward, SpecifiedRewardConfig
+
+    config = SpecifiedRewardConfig(
+        specifications={"ahead": "eventually always[0, 0.1] (place[0] > 1)"}
+    )
+    rewarded = SpecifiedReward(WalkEngine(num_envs), config, max_steps)
+    return EngineVecEnv(rewarded, VecEnvConfig(on_end=on_end, max_steps=max_steps))
+
+
 def make_walk_in_workers(num_envs: int, on_end: OnEnd, max_steps: int) -> VecEnv:
     from sim.processes.vec_env import worker_vec_env
 
