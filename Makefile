@@ -3,11 +3,20 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 CHECKS := $(VENV)/.checks
-# Number of processes of make test; each spends a third of its time waiting for twins, servers and browsers, but with three
-# on two cores a test of the console missed its time.
-JOBS   ?= 2
-PYTEST  = $(BIN)/pytest -n $(JOBS) --dist loadfile --timeout 600
+# Number of processes of make test, of which each spends a third of its time waiting for servers and browsers; and of
+# those that run tests in real time, which come after the others so that no training takes the processor from them.
+JOBS   ?= 3
+REALTIME_JOBS ?= 2
+PYTEST  = $(BIN)/pytest --dist loadfile --timeout 600
 ORDINARY := not slow and not gpu and not hardware and not peers
+# Tests with the marks $(1), in both parts even where one fails. Pytest ends with 5 if it has selected no test.
+define tested
+@failed=0; ran=no; for part in other realtime; do \
+  jobs=$(JOBS); [ $$part = other ] || jobs=$(REALTIME_JOBS); code=0; \
+  $(PYTEST) --part $$part -n $$jobs -m "$(1) and $(ORDINARY)" $(ARGS) || code=$$?; \
+  [ $$code = 5 ] || ran=yes; [ $$code = 0 ] || [ $$code = 5 ] || failed=$$code; \
+done; [ $$ran = yes ] || failed=5; exit $$failed
+endef
 
 # The first of these that exists and can create a virtual environment is used; PYTHON=... names another one.
 PYENV   := $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions
@@ -59,11 +68,11 @@ server: $(READY)
 
 ## make test          ruff, pyright, import-linter, unit and real-component tests, a short end-to-end run
 test: $(CHECKS) lint
-	$(PYTEST) -m "not nightly and $(ORDINARY)" $(ARGS)
+	$(call tested,not nightly)
 
 ## make nightly       tests of further families, methods and engines, of which make test runs some each
 nightly: $(CHECKS)
-	$(PYTEST) -m "nightly and $(ORDINARY)" $(ARGS)
+	$(call tested,nightly)
 
 ## make learn         learning checks with their negative controls (minutes each); ONLY=name runs one
 learn: $(CHECKS)

@@ -35,12 +35,39 @@ Need = Literal[
 """Requirements of tests beyond the packages of a laptop install: `@pytest.mark.needs("opengl")`."""
 REQUIRED = bool(os.environ.get("HANDOFF_REQUIRE_ENGINES"))
 """Set in continuous integration, where a missing requirement is a failure."""
+REALTIME = (
+    "flows/correction",
+    "flows/deployment",
+    "flows/session",
+    "flows/stages/test_classify.py",
+    "flows/test_attended.py",
+    "flows/test_console.py",
+    "real",
+    "sim/twin",
+)
+"""Folders and files of the tests that a clock decides: consoles, arms and cameras whose other side
+is held to be lost when it is late."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs with SIGINT ignored; child processes would ignore Ctrl-C as
     # well.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--part realtime` runs the tests that a clock decides, `--part other` the others."""
+    parser.addoption("--part", choices=("realtime", "other"))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves the files of the other part out."""
+    part = config.getoption("part")
+    if part is None or collection_path.is_dir():
+        return None
+    tests = Path(__file__).parent
+    realtime = any(collection_path.is_relative_to(tests / place) for place in REALTIME)
+    return True if realtime != (part == "realtime") else None
 
 
 def pytest_collection_finish() -> None:
