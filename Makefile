@@ -7,7 +7,8 @@ CHECKS := $(VENV)/.checks
 # those that run tests in real time, which come after the others so that no training takes the processor from them.
 JOBS   ?= 3
 REALTIME_JOBS ?= 2
-PYTEST  = $(BIN)/pytest --dist loadfile --timeout 600 --durations 25
+# In the order of their names: the files with the fewest tests, which would come last, take the longest.
+PYTEST  = $(BIN)/pytest --dist loadfile --no-loadscope-reorder --timeout 600 --durations 25
 ORDINARY := not slow and not gpu and not hardware and not peers
 # Tests with the marks $(1), in both parts even where one fails. Pytest ends with 5 if it has selected no test.
 define tested
