@@ -122,6 +122,18 @@ class DeviceVecEnv(ABC):
             success_N=success_N,
         )
 
+    def save(self) -> dict[str, Any] | None:
+        """Complete state on the host, for `restore`; None where it cannot be saved."""
+        return None
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restores a state of `save`, after which the episodes go on as they would have.
+
+        Raises:
+            HandoffError: the state is of other environments.
+        """
+        raise NotImplementedError("This environment saves no state.")
+
     def _pop_broken(self) -> list[int]:
         """Environments with non-finite values since the last call, copied to the host."""
         broken = torch.nonzero(self._broken)[:, 0].tolist()
@@ -264,8 +276,42 @@ class DeviceArmEnv(DeviceVecEnv):
                 "finite or implausibly large. Is the policy broken, or did an action make the physics unstable?"
             )
 
+    def save(self) -> dict[str, Any] | None:
+        """Complete state on the host: the worlds, their episodes, and the initial states that wait
+        in the pool. A control period starts the constraint solver cold, so nothing else matters."""
+        tensors = {name: array.cpu().clone() for name, array in self._tensors().items()}
+        return {"tensors": tensors, "drawn": self._host.drawn}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """See `DeviceVecEnv.restore`.
+
+        Raises:
+            HandoffError: the state is of another task or another number of environments.
+        """
+        if not self._pool:
+            # The pool's arrays exist from the first draw on; its content is replaced.
+            self.refill([0] * self.waiting)
+            self.begin()
+        own, saved = self._tensors(), state["tensors"]
+        shapes = {name: tuple(array.shape) for name, array in own.items()}
+        if shapes != {name: tuple(array.shape) for name, array in saved.items()}:
+            raise HandoffError(
+                f"{self._host.name}: the saved worlds are of another task, or of another number of environments or "
+                "initial states. Continue the run with the options that it was started with."
+            )
+        for name, array in own.items():
+            array.copy_(saved[name])
+        self._host.drawn = state["drawn"]
+        self._cached = None
+
     def close(self) -> None:
         """Does nothing: the arrays on the device are freed with the environments."""
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Everything on the device that the next steps depend on."""
+        parts = {"physics": self._physical, "now": self._now, "pool": self._pool}
+        arrays = {f"{part}/{name}": a for part, of in parts.items() for name, a in of.items()}
+        return arrays | {"next": self._next, "steps": self._steps, "ended": self._ended}
 
     def _take(self, ended_N: Tensor, order_N: Tensor) -> None:
         """Sets the environments `ended_N` to the pool's states at `order_N` after the last one."""

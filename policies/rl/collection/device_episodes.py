@@ -61,6 +61,14 @@ class DeviceEnv(Protocol):
         """Raises HandoffError if the simulation failed since the last call."""
         ...
 
+    def save(self) -> dict[str, Any] | None:
+        """Complete state on the host; None where it cannot be saved."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from a state of `save`."""
+        ...
+
     def close(self) -> None:
         """Frees the simulation's resources."""
         ...
@@ -103,6 +111,18 @@ class DeviceEpisodes:
         """Resets all environments; see `DeviceEnv.begin`."""
         self._env.begin(size)
         self._last_reward_N.fill_(torch.nan)
+
+    def save(self) -> dict[str, Any] | None:
+        """State of the environments and their episodes on the host; None where the environments
+        cannot be saved."""
+        worlds = self._env.save()
+        return None if worlds is None else {"worlds": worlds, "reward": self._last_reward_N.cpu()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from a state of `save`; the seeds go on where they were."""
+        self._env.restore(state["worlds"])
+        self._last_reward_N.copy_(state["reward"])
+        self._pool_drawn = True
 
     def shaped_reward(
         self,

@@ -82,6 +82,10 @@ class EpisodeStatistics:
         self.cost_N = np.zeros_like(return_N) if cost_N is None else cost_N
         self._largest_N[:] = -np.inf
 
+    def running_sums(self) -> tuple[np.ndarray, np.ndarray]:
+        """(N,) reward sums and (N,) lengths of the running episodes, for `resume_environments`."""
+        return self.return_N.copy(), self._length_N.copy()
+
     def add(self, result: StepResult) -> None:
         """Adds one decision of every environment; `flush` counts it."""
         self._pending.append(result._replace(final_obs=None, reward_NH=None))

@@ -58,6 +58,8 @@ class DeviceStateEnv:
         self._obs_NO = torch.zeros((env.num_envs, 0), device=env.device)
         self.statistics = EpisodeStatistics(env.num_envs, keep=max(RECENT, env.num_envs))
         """Statistics of the collector, which adds every step; flush them before reading."""
+        self.running = False
+        """Whether `load_state_dict` restored running episodes."""
 
     @property
     def observation_spec(self) -> dict[str, FieldSpec]:
@@ -122,14 +124,30 @@ class DeviceStateEnv:
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """Statistics of the ended episodes; the running ones cannot be saved."""
+        """Statistics, which were flushed, and the running episodes; `running` is None where the
+        environments cannot be saved."""
         statistics = self.statistics
         ended = [[one.success, one.total_reward] for one in statistics.ended]
-        return {"episodes": statistics.episodes, "recent": ended}
+        sums, lengths = statistics.running_sums()
+        return {
+            "episodes": statistics.episodes,
+            "recent": ended,
+            "running": self._episodes.save(),
+            "return": torch.from_numpy(sums),
+            "length": torch.from_numpy(lengths),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores `state_dict`; call `begin` afterwards, which begins new episodes."""
+        """Restores `state_dict`; call `begin` afterwards if nothing is `running`."""
         self.statistics.load_returns(state["episodes"], state["recent"])
+        self.running = state["running"] is not None
+        if not self.running:
+            return
+        self._episodes.restore(state["running"])
+        self._obs_NO = self._vector(self.env.observation())
+        self.statistics.resume_environments(
+            state["return"].numpy().copy(), state["length"].numpy().copy()
+        )
 
     def _vector(self, fields: Mapping[str, Tensor]) -> Tensor:
         columns = [fields[name].float().reshape(self.num_envs, -1) for name in self.fields]

@@ -85,8 +85,7 @@ class RolloutRun:
         self._normaliser.load_state_dict(state["normaliser"])
         self._collector.load_state_dict(state["collector"])
         self.run.load_state_dict(state)
-        if isinstance(self._env, DeviceStateEnv):
-            # The running episodes cannot be saved.
+        if isinstance(self._env, DeviceStateEnv) and not self._env.running:
             self._collector.begin()
 
     def learn(self, progress: Progress) -> None:

@@ -184,6 +184,39 @@ def test_environments_that_end_take_the_next_starts_in_their_order(
     assert begun.taken() == 0
 
 
+def test_saved_worlds_go_on_in_new_environments_to_the_last_bit(
+    begun: DeviceArmEnv, task: Task
+) -> None:
+    """With their time limits and the starts that wait; another state goes on otherwise."""
+    first, *later = [torch.from_numpy(one) for one in chunks(begun)]
+    begun.step(first)
+    begun.reset_ended(torch.tensor([True, False, False]))
+    state = begun.save()
+    assert state is not None
+
+    def future(env: DeviceArmEnv) -> list[torch.Tensor]:
+        seen = []
+        for actions in later:
+            result = env.step(actions)
+            seen += [*result.observation.values(), result.reward_NH, result.executed_N]
+            env.reset_ended(result.terminated_N | result.truncated_N)
+        env.refill(range(30, 30 + env.taken()))
+        env.begin()
+        return [*seen, *env.observation().values()]
+
+    expected = future(begun)
+    other = DeviceArmEnv(task, N, WarpConfig(), max_steps=LIMIT, starts=8)
+    other.restore(state)
+    restored = future(other)
+    assert all(torch.equal(*pair) for pair in zip(expected, restored, strict=True))
+    moved = {**state, "tensors": {**state["tensors"]}}
+    moved["tensors"]["physics/qpos"] = state["tensors"]["physics/qpos"] + 1e-3
+    other.restore(moved)
+    assert not all(torch.equal(*pair) for pair in zip(expected, future(other), strict=True))
+    with pytest.raises(HandoffError, match="another number of environments or initial states"):
+        DeviceArmEnv(task, N, WarpConfig(), max_steps=LIMIT, starts=9).restore(state)
+
+
 def test_groups_begin_side_by_side_from_one_start(begun: DeviceArmEnv) -> None:
     begun.begin(size=3)
     now = begun.observation()["grasp_pose"]

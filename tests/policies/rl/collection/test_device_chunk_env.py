@@ -66,6 +66,12 @@ class OnDevice:
         self.shown = self.inner.reset(seeds, rows.tolist())
         self.ended[rows] = False
 
+    def save(self) -> None:
+        return None
+
+    def restore(self, state: dict[str, Any]) -> None:
+        raise AssertionError("no state was saved")
+
     def observation(self) -> dict[str, Tensor]:
         return {name: torch.from_numpy(array.copy()) for name, array in self.shown.items()}
 

@@ -117,8 +117,39 @@ class WalkingOnDevice:
         if self._broken:
             raise HandoffError("walking: a place is not finite.")
 
+    def save(self) -> dict[str, Any] | None:
+        return None
+
+    def restore(self, state: dict[str, Any]) -> None:
+        raise AssertionError("no state was saved")
+
     def close(self) -> None:
         self.closed = True
+
+
+class Saved(WalkingOnDevice):
+    """Saves its state."""
+
+    ARRAYS = ("_next", "_pool", "_place", "_steps", "_ended")
+
+    def save(self) -> dict[str, Any] | None:
+        arrays = {name: getattr(self, name).clone() for name in self.ARRAYS}
+        return {**arrays, "drawn": self.drawn, "starts": self._starts.place.tolist()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for name in self.ARRAYS:
+            setattr(self, name, state[name])
+        self.drawn = state["drawn"]
+        # The starts that wait are replaced in turn, as they would have been.
+        self._starts.reset([0] * WAITING)
+        self._starts.place[:] = state["starts"]
+
+
+class Forgetful(Saved):
+    """Restores all but where the episodes are."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore({**state, "_place": 0.5 * state["_place"]})
 
 
 class Unwatched(WalkingOnDevice):
@@ -257,6 +288,30 @@ def test_a_killed_run_continues_with_new_episodes(tmp_path: Path) -> None:
     assert metrics["steps"] == 12 * 8 * N
     assert metrics["episodes"] > before[-1]["episodes"]
     assert made[0].seeds[0] == seeds, "starts that were not drawn before"
+
+
+def _without_time(out: Path) -> list[dict[str, float]]:
+    return [{k: v for k, v in entry.items() if k != "cpu_seconds"} for entry in curve(out)]
+
+
+def test_a_killed_run_in_saved_worlds_is_the_one_that_was_not_killed(tmp_path: Path) -> None:
+    """To the last bit of the policy; worlds that are not restored exactly give another one."""
+    chunks = []
+    for name, killed, resumed in (
+        ("whole", None, Saved),
+        ("killed", Saved, Saved),
+        ("forgetful", Saved, Forgetful),
+    ):
+        out = tmp_path / name
+        out.mkdir()
+        if killed is not None:
+            run_until_killed(2, learned, killed, out)
+        learned(resumed, out, no_progress)
+        policy = load_policy(out)
+        chunks.append(policy(np.array([[[0.5]], [[-1.5]]]), np.zeros((2, 1, 1))))
+    assert np.array_equal(chunks[0], chunks[1])
+    assert _without_time(tmp_path / "whole") == _without_time(tmp_path / "killed")
+    assert not np.array_equal(chunks[0], chunks[2])
 
 
 def test_broken_values_end_a_run_before_anything_is_learned_from_them(tmp_path: Path) -> None:
