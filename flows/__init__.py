@@ -32,5 +32,5 @@ Commands:
 - `garbage`: deletes artifacts that no run refers to.
 - `record`: records the small set of demonstrations that ships with Handoff.
 - `tune`: tunes the simulated arm to recorded motions.
-- `profile_placement`: predicts the speed of each placement of a recipe's environments.
+- `profiling`: predicts how fast a recipe trains in simulation.
 """

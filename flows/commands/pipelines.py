@@ -124,13 +124,14 @@ def profile(
     json: Annotated[Flag, Parameter(help="Print one JSON object instead of tables.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Predict the speed of each placement of a recipe's fine-tuning environments.
+    """Predict the speed of a recipe by placement, or by the number of environments.
 
     Examples:
         handoff profile vla_ppo
         handoff profile vla_ppo teacher.num_envs=200 --seconds 30 --json
+        handoff profile reach_ppo
     """
-    from flows.profile_placement import profile_command
+    from flows.profiling.command import profile_command
 
     profile_command(recipe, overrides, seconds, json)
 

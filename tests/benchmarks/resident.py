@@ -85,7 +85,7 @@ def _finetuning(
 ) -> tuple[Any, Any]:
     """Fine-tuning of a policy with random weights and the sizes of `vla_ppo`, and its
     environments."""
-    from flows.profile_placement import random_weight_policy
+    from flows.profiling.placement import random_weight_policy
     from policies.rl.collection.split_chunk_env import make_chunk_env
     from policies.rl.finetuning.vla import VlaFinetuning
     from sim.evaluation.evaluate import device_env, make_env

@@ -15,9 +15,10 @@ Shape suffixes: N environments, H horizon, A action.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -41,6 +42,7 @@ PIECES = (
 ROUNDS = 3
 """Minimum number of measured rounds."""
 _RESAMPLES = 2000
+Name = TypeVar("Name")
 
 
 @dataclass
@@ -119,15 +121,7 @@ def predict(times: PlacementTimes, decisions: int) -> dict[str, StepRate]:
     """Predicted rate of each placement, by name, for rollouts of `decisions` decisions."""
     rng = np.random.default_rng(0)
 
-    def resampled_means(piece: str) -> np.ndarray:
-        """(resamples + 1) means; the first is that of the measurements themselves."""
-        measured = np.asarray(times.seconds[piece])
-        if not len(measured):
-            return np.zeros(_RESAMPLES + 1)
-        sample = rng.integers(len(measured), size=(_RESAMPLES, len(measured)))
-        return np.concatenate([[measured.mean()], measured[sample].mean(axis=1)])
-
-    time_of = {piece: resampled_means(piece) for piece in PIECES}
+    time_of = {piece: _resampled_means(times.seconds[piece], rng) for piece in PIECES}
     rollout = {
         "collocated": decisions * (time_of["infer"] + time_of["simulate"]),
         "disaggregated": decisions * (time_of["infer"] + time_of["simulate_there"]),
@@ -135,10 +129,39 @@ def predict(times: PlacementTimes, decisions: int) -> dict[str, StepRate]:
     }
     rates = {}
     for kind, seconds in rollout.items():
-        steps_per_s = times.actions * decisions / (seconds + time_of["learn"])
-        low, high = np.percentile(steps_per_s[1:], [2.5, 97.5])
-        rates[kind] = StepRate(float(steps_per_s[0]), float(low), float(high))
+        rates[kind] = _rate(times.actions * decisions / (seconds + time_of["learn"]))
     return rates
+
+
+def step_rate(steps: int, seconds: Sequence[float]) -> StepRate:
+    """Rate of what takes so many environment steps and was measured several times.
+
+    Args:
+        steps: environment steps of each.
+        seconds: duration of each [s], at least one.
+    """
+    return _rate(steps / _resampled_means(seconds, np.random.default_rng(0)))
+
+
+def recommended(rates: Mapping[Name, StepRate]) -> Name:
+    """The first name whose interval overlaps that of the fastest."""
+    fastest = max(rates.values(), key=lambda rate: rate.steps_per_s)
+    return next(name for name, rate in rates.items() if rate.high >= fastest.low)
+
+
+def _resampled_means(seconds: Sequence[float], rng: np.random.Generator) -> np.ndarray:
+    """(resamples + 1) means; the first is that of the measurements themselves."""
+    measured = np.asarray(seconds)
+    if not len(measured):
+        return np.zeros(_RESAMPLES + 1)
+    sample = rng.integers(len(measured), size=(_RESAMPLES, len(measured)))
+    return np.concatenate([[measured.mean()], measured[sample].mean(axis=1)])
+
+
+def _rate(steps_per_s: np.ndarray) -> StepRate:
+    """The rate of `_resampled_means`, with its interval."""
+    low, high = np.percentile(steps_per_s[1:], [2.5, 97.5])
+    return StepRate(float(steps_per_s[0]), float(low), float(high))
 
 
 def _overlap(

@@ -25,6 +25,7 @@ from policies.rl.from_scratch.rollout_env import StateRolloutEnv
 from policies.rl.from_scratch.run import SavedActor, ScratchRun, checked_figures, episode_figures
 from policies.rl.on_policy.config import CostConstraint, OnPolicyConfig, PpoConfig
 from policies.rl.on_policy.ppo import OnPolicyLearner, UpdateStatistics
+from policies.rl.on_policy.rollout import Rollout
 from policies.rl.replay.transitions import Sizes
 from robots.interfaces import Progress
 
@@ -92,21 +93,34 @@ class RolloutRun:
         """Runs the remaining rollouts and updates."""
         algorithm = self._algorithm
         while self.learner.rollouts < algorithm.rollouts:
-            rollout = self._collector.rollout(algorithm.rollout_steps)
-            # On a device, values are checked once per rollout, before anything is learned.
-            self._env.check()
-            self._collector.statistics.flush()
-            costs = self._env.take_costs()
-            # No episode may have ended in a short rollout; the multiplier then stays.
-            episode_cost = float(np.mean(costs)) if costs and self._constraint else None
-            statistics = self.learner.update(rollout, episode_cost)
-            self._normalise(rollout.obs.flatten(0, 1))
+            statistics = self.update(self.collect())
             done = self.learner.rollouts
             if done % algorithm.save_every == 0 or done == algorithm.rollouts:
                 entry = self._entry(statistics)
                 self.run.resumable.entries.append(entry)
                 self._save()
                 progress(done, algorithm.rollouts, _note(entry))
+
+    def collect(self) -> Rollout:
+        """The next rollout; waits for its device.
+
+        Raises:
+            HandoffError: values of the environments that are not finite.
+        """
+        rollout = self._collector.rollout(self._algorithm.rollout_steps)
+        # On a device, values are checked once per rollout, before anything is learned.
+        self._env.check()
+        self._collector.statistics.flush()
+        return rollout
+
+    def update(self, rollout: Rollout) -> UpdateStatistics:
+        """Learns from the newest rollout."""
+        costs = self._env.take_costs()
+        # No episode may have ended in a short rollout; the multiplier then stays.
+        episode_cost = float(np.mean(costs)) if costs and self._constraint else None
+        statistics = self.learner.update(rollout, episode_cost)
+        self._normalise(rollout.obs.flatten(0, 1))
+        return statistics
 
     def actor(self) -> SavedActor:
         """The deterministic policy."""

@@ -63,7 +63,7 @@ def train_from_scratch(
 
     check_demonstrations(config, given=demos is not None)
     with torch_threads(config.threads):
-        training = _make_run(config, make_env(), out, demos)
+        training = make_run(config, make_env(), out, demos)
         try:
             training.resume()
             with training.run.resumable.timed():
@@ -124,9 +124,20 @@ def check_resident(config: FromScratchConfig) -> None:
         )
 
 
-def _make_run(
+def make_run(
     config: FromScratchConfig, env: VecEnv | DeviceEnv, out: Path, demos: Path | None
 ) -> ReplayRun | RolloutRun:
+    """A run that has not begun, with its environments, which are closed if it cannot be made.
+
+    Args:
+        config: algorithm and observed fields.
+        env: see `train_from_scratch`.
+        out: folder of the run.
+        demos: store of the demonstrations of `rlpd`.
+
+    Raises:
+        HandoffError: the algorithm or the fields do not fit the environments.
+    """
     from policies.rl.collection.device_episodes import DeviceEnv
 
     try:

@@ -6,7 +6,6 @@ from itertools import count
 
 import pytest
 
-from flows.profile_placement import profile, recommended
 from policies.rl.collection.chunk_env import ChunkEnv
 from policies.rl.collection.placement_profile import (
     PIECES,
@@ -14,10 +13,11 @@ from policies.rl.collection.placement_profile import (
     StepRate,
     measure,
     predict,
+    recommended,
+    step_rate,
 )
 from policies.rl.collection.split_chunk_env import SplitChunkEnv
 from policies.rl.on_policy.token_actor import TokenActor
-from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from sim.processes.vec_env import ProcessVecEnv
 from tests.policies.rl.on_policy.test_token_actor import reading
@@ -92,20 +92,8 @@ def test_all_pieces_are_measured_and_the_environments_remain_usable() -> None:
             env.close()
 
 
-def test_a_pipeline_is_profiled() -> None:
-    overrides = [
-        "teacher.num_envs=4",
-        "teacher.decisions=2",
-        "teacher.algorithm.critic=[8]",
-    ]
-    found = profile("vla_ppo", overrides, seconds=0.0)
-    assert set(found["rates"]) == {"collocated", "disaggregated", "hybrid"}
-    assert found["recommended"] in found["rates"]
-    assert all(
-        0.0 < rate["low"] <= rate["steps_per_s"] <= rate["high"] for rate in found["rates"].values()
-    )
-
-
-def test_a_pipeline_without_vla_finetuning_is_refused() -> None:
-    with pytest.raises(HandoffError, match="profile: demo has no fine-tuning"):
-        profile("demo")
+def test_a_rate_is_that_of_the_mean_time_within_its_interval() -> None:
+    rate = step_rate(100, [0.4, 0.5, 0.6])
+    assert rate.steps_per_s == pytest.approx(200.0)
+    assert 100.0 / 0.6 <= rate.low < 200.0 < rate.high <= 250.0
+    assert step_rate(100, [0.5] * 3) == StepRate(200.0, 200.0, 200.0)

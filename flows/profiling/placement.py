@@ -1,39 +1,34 @@
-"""Implements `handoff profile NAME`: predicts the speed of each placement of a recipe's
-fine-tuning environments."""
+"""Predicts the speed of each placement of a recipe's fine-tuning environments."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv, no_progress
 
 if TYPE_CHECKING:
-    from flows.runner.stage import Stage
     from flows.stages.learn.config import FinetunePolicyConfig
     from policies.imitation.config import PretrainConfig
     from policies.policy import ChunkPolicy
     from policies.policy_config import PolicyConfig
-    from policies.rl.collection.placement_profile import PlacementTimes, StepRate
+    from policies.rl.collection.placement_profile import PlacementTimes
     from sim.evaluation.protocol import Protocol
 
 
-def profile(
-    name: str,
-    overrides: Sequence[str] = (),
+def profile_placements(
+    finetuning: FinetunePolicyConfig,
+    pretraining: PretrainConfig,
     seconds: float = 60.0,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Measures the fine-tuning of a recipe with a policy of random weights.
+    """Measures the fine-tuning of a vision-language-action policy with random weights.
 
     Args:
-        name: see `flows.recipes.recipe.read_recipe`.
-        overrides: see `flows.recipes.recipe.read_recipe`.
+        finetuning: options of the fine-tuning.
+        pretraining: options of the imitation before it.
         seconds: duration of the measurements [s].
         progress: called with the seconds spent.
 
@@ -43,18 +38,13 @@ def profile(
         95 % interval; and `recommended`, the name of a placement.
 
     Raises:
-        HandoffError: no fine-tuning of a VLA, or see
-            `policies.rl.collection.placement_profile.measure`.
+        HandoffError: see `policies.rl.collection.placement_profile.measure`.
     """
     import numpy as np
 
-    from flows.recipes.graph import stages
-    from flows.recipes.recipe import read_recipe
-    from policies.rl.collection.placement_profile import predict
+    from policies.rl.collection.placement_profile import predict, recommended
     from policies.training.loop import torch_threads
 
-    declared = stages(read_recipe(name, overrides), fetch=False)
-    finetuning, pretraining = _finetuning(name, declared)
     with torch_threads(finetuning.threads):
         times = measure_placements(
             finetuning, pretraining.policy, finetuning.protocol, seconds, progress
@@ -70,19 +60,6 @@ def profile(
         "rates": {kind: asdict(rate) for kind, rate in rates.items()},
         "recommended": recommended(rates),
     }
-
-
-def _finetuning(
-    name: str, declared: Sequence[Stage]
-) -> tuple[FinetunePolicyConfig, PretrainConfig]:
-    """Returns the options of the recipe's fine-tuning of a VLA, and of the imitation before it."""
-    for stage in declared:
-        if stage.uses == "finetune" and stage.config.algorithm.kind == "vla":
-            return stage.config, stage.inputs["policy"].config
-    raise HandoffError(
-        f"profile: {name} has no fine-tuning of a VLA (algorithm: {{kind: vla}}); other methods run inference for all "
-        "environments at once, so there is no placement to choose."
-    )
 
 
 def measure_placements(
@@ -155,47 +132,3 @@ def random_weight_policy(model: PolicyConfig, task: str, env: VecEnv) -> ChunkPo
         model=model,
     )
     return new_module(model, card.shapes)
-
-
-def recommended(rates: dict[Any, StepRate]) -> str:
-    """Returns the simplest placement whose interval overlaps that of the fastest."""
-    fastest = max(rates.values(), key=lambda rate: rate.steps_per_s)
-    return next(kind for kind, rate in rates.items() if rate.high >= fastest.low)
-
-
-def profile_command(
-    name: str, overrides: Sequence[str], seconds: float, as_json: bool = False
-) -> None:
-    """Runs `handoff profile`; see `profile`. `as_json` prints one JSON object."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    with console.status("measuring") as status:
-        result = profile(
-            name,
-            overrides,
-            seconds,
-            lambda done, total, note="": status.update(f"{note} {done} of {total} s"),
-        )
-    if as_json:
-        console.print_json(json.dumps(result))
-        return
-    components = Table(box=None, pad_edge=False)
-    for heading in ("component", "milliseconds"):
-        components.add_column(heading, justify="left" if heading == "component" else "right")
-    for component, median in (*result["seconds"].items(), ("transfer", result["transfer"])):
-        components.add_row(component.replace("_", " "), f"{1e3 * median:.2f}")
-    grid = Table(box=None, pad_edge=False)
-    for heading in ("placement", "steps/s", "95 %", ""):
-        grid.add_column(heading)
-    for kind, rate in result["rates"].items():
-        mark = "recommended" if kind == result["recommended"] else ""
-        grid.add_row(
-            kind,
-            f"{rate['steps_per_s']:,.0f}",
-            f"{rate['low']:,.0f} to {rate['high']:,.0f}",
-            mark,
-        )
-    console.print(components)
-    console.print(grid)

@@ -1,0 +1,62 @@
+"""`handoff profile`: placements of a fine-tuning, and numbers of environments of PPO from
+scratch."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flows.profiling.command import profile, profile_command
+from robots.errors import HandoffError
+
+SMALL = ("teacher.num_envs=4", "teacher.algorithm.rollout_steps=4", "teacher.algorithm.epochs=1")
+
+
+def test_the_placements_of_a_fine_tuning() -> None:
+    overrides = [
+        "teacher.num_envs=4",
+        "teacher.decisions=2",
+        "teacher.algorithm.critic=[8]",
+    ]
+    found = profile("vla_ppo", overrides, seconds=0.0)
+    assert set(found["rates"]) == {"collocated", "disaggregated", "hybrid"}
+    assert found["recommended"] in found["rates"]
+    assert all(
+        0.0 < rate["low"] <= rate["steps_per_s"] <= rate["high"] for rate in found["rates"].values()
+    )
+
+
+def test_a_recipe_without_either_is_refused() -> None:
+    with pytest.raises(HandoffError, match="profile: demo has neither a fine-tuning"):
+        profile("demo")
+
+
+def test_the_number_of_environments_of_ppo() -> None:
+    """Rates are those of the times; the first number whose interval reaches the fastest wins."""
+    found = profile("reach_ppo", SMALL, seconds=0.0)
+    assert list(found["rates"]) == ["1", "2", "4", "8", "16"] == list(found["seconds"])
+    for count, rate in found["rates"].items():
+        assert 0.0 < rate["low"] <= rate["steps_per_s"] <= rate["high"]
+        whole = sum(found["seconds"][count].values())
+        assert rate["steps_per_s"] == pytest.approx(4 * int(count) / whole, rel=0.9)
+    fastest = max(found["rates"].values(), key=lambda rate: rate["steps_per_s"])
+    chosen = found["rates"][found["recommended"]]
+    assert chosen["high"] >= fastest["low"]
+    assert found["rates"]["16"]["steps_per_s"] > found["rates"]["1"]["steps_per_s"]
+
+
+def test_the_command_prints_the_same_as_a_table_and_as_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    profile_command("reach_ppo", SMALL, 0.0)
+    shown = capsys.readouterr().out
+    assert "environments" in shown
+    assert "recommended" in shown
+    profile_command("reach_ppo", SMALL, 0.0, as_json=True)
+    assert set(json.loads(capsys.readouterr().out)) == {"seconds", "rates", "recommended"}
+
+
+def test_an_algorithm_with_a_replay_buffer_is_refused() -> None:
+    with pytest.raises(HandoffError, match=r"neither .* nor RL from scratch by ppo"):
+        profile("reach_fast_td3")
