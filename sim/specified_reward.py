@@ -1,8 +1,9 @@
 """Rewards a step by how much the episode so far meets specifications in signal temporal logic.
 
 The reward is the sum of the robustnesses of the observations from the episode's start to now, as if
-the episode ended here. Its increases add up to that of the whole episode less that of its start, so
-a learner that is paid for them (`progress` of its reward shaping) maximises the robustness.
+the episode ended here, with a bonus for each that is satisfied. Its increases add up to that of the
+whole episode less that of its start, so a learner that is paid for them (`progress` of its reward
+shaping) maximises the robustness.
 
 Shape suffixes: N environments, M of them.
 """
@@ -38,6 +39,9 @@ class SpecifiedRewardConfig:
     bound: Annotated[float, Field(gt=0.0)] = 1.0
     """Largest absolute robustness of each that counts, in the unit of what the formula compares;
     that of an interval that has not begun is infinite."""
+    bonus: Annotated[float, Field(ge=0.0)] = 0.0
+    """Added for each that is satisfied so far. Robustness alone pays as much for a millimetre beyond
+    the limit as for the one that reaches it."""
 
     def __post_init__(self) -> None:
         """Checks the formulas.
@@ -73,7 +77,7 @@ class SpecifiedReward:
         self.max_steps = engine.max_steps
         self.observation_spec: Mapping[str, FieldSpec] = engine.observation_spec
         self.action_spec: ActionSpec = engine.action_spec
-        self._bound = config.bound
+        self._config = config
         spec = self.observation_spec
         self._formulas = [
             resolve(parse(text, name), spec, self.rate_hz, name)
@@ -147,11 +151,12 @@ class SpecifiedReward:
         self.inner.close()
 
     def _robustness(self, row: int) -> float:
-        """Sum of the robustnesses of an episode so far, each within the bound."""
+        """Sum of the robustnesses of an episode so far, each within the bound, and the bonuses."""
         length = self._length_N[row]
         so_far = {name: values[row, :length] for name, values in self._history.items()}
-        each = [robustness(formula, so_far, self.rate_hz)[0] for formula in self._formulas]
-        return float(np.clip(each, -self._bound, self._bound).sum())
+        each = np.array([robustness(one, so_far, self.rate_hz)[0] for one in self._formulas])
+        bound, bonus = self._config.bound, self._config.bonus
+        return float(np.clip(each, -bound, bound).sum() + bonus * np.count_nonzero(each >= 0.0))
 
     def _own_arrays(self) -> dict[str, np.ndarray]:
         """What the next reward depends on, by its name in a saved state."""

@@ -88,6 +88,21 @@ def test_a_robustness_counts_within_the_bound() -> None:
     assert alone.step(np.zeros((1, 1))).reward[0] == 0.25
 
 
+def test_what_is_satisfied_has_a_bonus() -> None:
+    rewards = {}
+    for bonus in (0.0, 0.5):
+        config = SpecifiedRewardConfig(specifications=FORMULAS, bound=10.0, bonus=bonus)
+        env = EngineVecEnv(
+            SpecifiedReward(WalkEngine(1), config, 20),
+            VecEnvConfig(on_end="freeze", max_steps=20),
+        )
+        env.reset([0])
+        rewards[bonus] = [float(env.step(np.full((1, 1), 0.6)).reward[0]) for _ in range(5)]
+    bonuses = np.subtract(rewards[0.5], rewards[0.0])
+    # It is careful once it is beyond 1 m, arrives with the next step, and then goes too far.
+    np.testing.assert_allclose(bonuses, [0.0, 0.5, 1.0, 1.0, 0.5])
+
+
 def test_a_state_goes_on_in_another_environment_with_its_history() -> None:
     env = specified(2)
     env.reset([0, 1])
