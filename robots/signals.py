@@ -7,12 +7,14 @@ stopped, the running episode is stored, and child processes are ended.
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from robots.errors import error_text
@@ -70,6 +72,42 @@ def raising_signals() -> Iterator[None]:
             raise terminated from error
 
 
+@contextmanager
+def announced_end(words: str) -> Iterator[None]:
+    """Context in which Ctrl-C, SIGTERM and SIGHUP write `words` to the standard error as soon as
+    they arrive, once, whatever the main thread is doing: it may be computing, or delay them.
+
+    A signal that the process ignores writes nothing. In another thread than the main one the
+    context does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours, written = socket.socketpair()
+    written.setblocking(False)
+    numbers = (signal.SIGINT, *ENDING_SIGNALS)
+
+    def listen() -> None:
+        # The interpreter writes the number of every signal that it handles.
+        while received := ours.recv(1):
+            if received[0] in numbers:
+                # The streams of Python may be locked by the thread that was interrupted.
+                with suppress(OSError):
+                    os.write(2, f"{words}\n".encode())
+                return
+
+    listener = threading.Thread(target=listen, name="announced-end", daemon=True)
+    listener.start()
+    previous = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
+        written.close()
+        listener.join()
+        ours.close()
+
+
 def _cleans_up_after_interrupt() -> bool:
     """Whether the code that a signal interrupts runs because of a Ctrl-C, such as a `finally`
     block: Ctrl-C reaches all processes of a terminal, and the parent then ends its children by
@@ -86,6 +124,10 @@ def _cleans_up_after_interrupt() -> bool:
 def blocked_interrupt() -> Iterator[None]:
     """Context in which Ctrl-C waits; a process that is started in it never receives one, unless it
     unblocks SIGINT, and is to be ended by another signal."""
+    from multiprocessing import resource_tracker
+
+    # Python starts it with the first process of `multiprocessing`, and then unblocks SIGINT.
+    resource_tracker.ensure_running()
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -40,21 +40,71 @@ Role = Literal["", "observation", "action", "outcome", "other"]
 the episode), `other` (what is recorded beside them); empty where it is not stated, as in older
 stores."""
 
+_RESULTS = {"offset": 3, "quarter_turns": 2, "square_turn": 1, "lean": 2}
+"""Entries of the result of a relation by its kind."""
+
+
+@config
+class Place:
+    """A point fixed to a thing, and the thing's orientation, where both are measured."""
+
+    position: str = ""
+    """Field that begins with the position (3) of the thing [m], base frame; empty takes that of the
+    fixture, on the plane z = 0."""
+    quaternion: str = ""
+    """Field with the orientation (4) of the thing, wxyz, base frame; empty takes the fixture's."""
+    fixture: str = ""
+    """Field with x, y [m] and yaw [rad] of a fixture to which the thing belongs, base frame; empty
+    if there is none."""
+    point: tuple[Finite, Finite, Finite] = (0.0, 0.0, 0.0)
+    """The point in the axes of the thing, or of the base where it has no orientation [m]."""
+
 
 @config
 class Relation:
     """What a field, or a part of it, is computed from where its quantities are measured."""
 
-    kind: Literal["offset", "quarter_turns"]
+    kind: Literal["offset", "quarter_turns", "square_turn", "lean"]
     """`offset`: the difference of two positions (3) [m]. `quarter_turns`: cosine and sine of four
-    times a box's yaw relative to the gripper's, equal for all its sides."""
-    origin: str
-    """Field with the position, or the pose, from which it is measured, base frame."""
-    target: str
-    """Field with the other position [m], base frame, or with the box's quaternion."""
+    times a box's yaw relative to the gripper's, equal for all its sides. `square_turn`: yaw (1) of
+    the target relative to the origin, up to quarter turns, from -pi/4 to pi/4 [rad]. `lean`: x and
+    y (2) of the target's z axis, a unit vector."""
+    origin: str | Place = ""
+    """Place, or field with the position or the pose, from which it is measured, base frame; empty
+    for `lean`, which is measured from the base."""
+    target: str | Place
+    """The other place or field: a position [m], base frame, or a box's quaternion."""
     fixture: str = ""
     """Field with x, y [m] and yaw [rad] of the frame in whose axes an offset is stated; empty for
     those of the base."""
+    entries: tuple[Whole, ...] = ()
+    """Entries of the result that the field has, in this order; empty for all."""
+
+    def __post_init__(self) -> None:
+        """Checks that its ends are of the kind that it is computed from.
+
+        Raises:
+            HandoffError: an end without what the relation needs of it, or an entry that it lacks.
+        """
+        size = _RESULTS[self.kind]
+        turns = self.kind in ("square_turn", "lean")
+        ends = {"target": self.target} | ({} if self.kind == "lean" else {"origin": self.origin})
+        for name, end in ends.items():
+            place = end if isinstance(end, Place) else Place(position=end)
+            if self.kind == "quarter_turns" and not (isinstance(end, str) and end):
+                raise HandoffError(f"relation {self.kind}: {name} is {end!r}, expected a field.")
+            if turns and not (place.quaternion or place.fixture):
+                raise HandoffError(
+                    f"relation {self.kind}: {name} is {end!r}, expected a place with a quaternion or a fixture."
+                )
+            if end == "":
+                raise HandoffError(
+                    f"relation {self.kind}: {name} is empty, expected a field or a place."
+                )
+        if any(entry >= size for entry in self.entries):
+            raise HandoffError(
+                f"relation {self.kind}: entries {list(self.entries)}, expected below {size}."
+            )
 
 
 @config

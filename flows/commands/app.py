@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -31,7 +32,7 @@ from flows.commands import (
 )
 from flows.commands.parameters import Debug, Flag
 from robots.errors import HandoffError, describe, error_text
-from robots.signals import exit_code, raising_signals
+from robots.signals import announced_end, exit_code, raising_signals
 
 USAGE = 2
 """Exit code of arguments that are not understood."""
@@ -211,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), error, debug=False, code=USAGE)
     debug = bool(command.values.get("debug", False))
     try:
-        with raising_signals():
+        with raising_signals(), _announced(command):
             command.run()
     except HandoffError as error:
         return _fail(error_text(error), error, debug)
@@ -233,6 +234,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001  a person gets one line instead of a traceback
         return _fail(describe(error), error, debug)
     return 0
+
+
+def _announced(command: ParsedCommand) -> AbstractContextManager[None]:
+    """Says at once that a signal ends a session, whose end takes a moment; runs say it themselves
+    (`flows.runner.run_end`)."""
+    at_arm = command.function is sessions.record and command.values.get("arm") is not None
+    if command.function is sessions.deploy or at_arm:
+        words = "the arm comes to rest, and an episode that runs is stored"
+    elif command.function is sessions.console:
+        words = "an episode that runs is stored"
+    else:
+        return nullcontext()
+    return announced_end(f"stopping: {words}")
 
 
 def parse(arguments: Sequence[str]) -> ParsedCommand:

@@ -6,7 +6,7 @@ websocket.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -75,11 +75,6 @@ class RestartedProcess:
                 self._restart(error)
         return messages
 
-    def end(self, seconds: float = END_SECONDS) -> None:
-        """Asks the process to end, and kills it if it does not."""
-        if self._child is not None:
-            end([self._child.process], seconds)
-
     def _restart(self, error: ChildEndedError) -> None:
         self._restarts += 1
         if self._restarts > RESTARTS:
@@ -87,6 +82,11 @@ class RestartedProcess:
                 f"{self.name}: its process ended {self._restarts} times without a result; the last one {error}"
             )
         self.start()
+
+
+def end_together(processes: Sequence[RestartedProcess], seconds: float = END_SECONDS) -> None:
+    """Asks processes to end, all at once, and kills those that still run after `seconds`."""
+    end([one.process for one in processes if one.process is not None], seconds)
 
 
 def _work(

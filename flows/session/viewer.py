@@ -95,6 +95,8 @@ def _run_viewer(env: HilEnvConfig, uri: str, token: str, images: bool) -> None:
     # ends the session, which then ends this process.
     os.environ.pop(ROBOT_VARIABLE, None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Nothing here has to be put in order, and an import may swallow an exception.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # viser says on the terminal of the session that its server has stopped.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.nice(NICENESS)

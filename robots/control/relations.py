@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from robots.franka.kinematics import rotation_of
-from robots.spec import WXYZ, XYZ, FieldSpec, Relation
+from robots.spec import WXYZ, XYZ, FieldSpec, Place, Relation
 
 GRASP_POSE = "grasp_pose"
 """Field of the gripper's pose, which the arm measures."""
 
 
-def offset_from_gripper(position: str, fixture: str = "") -> Relation:
-    """The relation of a field that points from the gripper to the field `position`, in the axes of
-    the field `fixture`, or of the base."""
-    return Relation(kind="offset", origin=GRASP_POSE, target=position, fixture=fixture)
+def offset_from_gripper(target: str | Place, fixture: str = "") -> Relation:
+    """The relation of a field that points from the gripper to a place or a field with a position,
+    in the axes of the field `fixture`, or of the base."""
+    return Relation(kind="offset", origin=GRASP_POSE, target=target, fixture=fixture)
 
 
 def turns_from_gripper(quaternion: str) -> Relation:
@@ -29,12 +29,7 @@ def turns_from_gripper(quaternion: str) -> Relation:
 def measured_for(spec: FieldSpec) -> list[str]:
     """Fields that have to be measured beside the arm, so that a field can be computed; none for a
     field without relations."""
-    named = {
-        name: None
-        for relation in spec.relations
-        for name in (relation.origin, relation.target, relation.fixture)
-    }
-    return [name for name in named if name not in ("", GRASP_POSE)]
+    return [*measured_specs({"": spec})]
 
 
 def measured_specs(observation: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]:
@@ -43,8 +38,9 @@ def measured_specs(observation: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]
     specs: dict[str, FieldSpec] = {}
     for field, spec in observation.items():
         for relation in spec.relations:
-            for name in measured_for(FieldSpec(shape=(0,), relations=(relation,))):
-                specs[name] = observation.get(name) or _spec(name, relation, field)
+            for name, described in _named(relation, field).items():
+                if name != GRASP_POSE:
+                    specs[name] = observation.get(name) or described
     return specs
 
 
@@ -54,9 +50,13 @@ def related(relations: Sequence[Relation], values: Mapping[str, np.ndarray]) -> 
     Args:
         relations: its parts.
         values: all fields that they name: positions (3,) [m], or poses that begin with one;
-            quaternions (4,), wxyz; the pose of a fixture (3,) [m, m, rad].
+            quaternions (4,), wxyz, about of unit length; the pose of a fixture (3,) [m, m, rad].
     """
-    return np.concatenate([_part(relation, values) for relation in relations])
+    parts = []
+    for relation in relations:
+        part = _part(relation, values)
+        parts.append(part[list(relation.entries)] if relation.entries else part)
+    return np.concatenate(parts)
 
 
 def box_yaw(quaternion: np.ndarray) -> np.ndarray:
@@ -68,23 +68,75 @@ def box_yaw(quaternion: np.ndarray) -> np.ndarray:
     return np.arctan2(axis[:, 1], axis[:, 0])
 
 
+def square_turn(turn: np.ndarray) -> np.ndarray:
+    """Rotations [rad] of something square, of any shape, less the quarter turns in them: from -pi/4
+    to pi/4."""
+    return turn - np.round(turn / (np.pi / 2)) * (np.pi / 2)
+
+
 def _part(relation: Relation, values: Mapping[str, np.ndarray]) -> np.ndarray:
-    origin, target = values[relation.origin], values[relation.target]
-    if relation.kind == "quarter_turns":
-        turn = 4.0 * (box_yaw(target[None])[0] - origin[5])
-        return np.array([np.cos(turn), np.sin(turn)])
-    x, y, z = target[:3] - origin[:3]
-    yaw = values[relation.fixture][2] if relation.fixture else 0.0
+    """The whole result of a relation, of which a field may have some entries."""
+    origin, target = (_place(end) for end in (relation.origin, relation.target))
+    match relation.kind:
+        case "quarter_turns":
+            turn = 4.0 * (box_yaw(_unit(values[target.position])) - values[origin.position][5])
+            return np.concatenate([np.cos(turn), np.sin(turn)])
+        case "square_turn":
+            return square_turn(_yaw(target, values) - _yaw(origin, values))
+        case "lean":
+            return _axes(target, values)[:2, 2]
+        case "offset":
+            apart = _point(target, values) - _point(origin, values)
+            return _axes(Place(fixture=relation.fixture), values).T @ apart
+
+
+def _place(end: str | Place) -> Place:
+    return Place(position=end) if isinstance(end, str) else end
+
+
+def _point(place: Place, values: Mapping[str, np.ndarray]) -> np.ndarray:
+    """(3,) the point of a place [m], base frame."""
+    if place.position:
+        position = values[place.position][:3]
+    elif place.fixture:
+        position = np.array([*values[place.fixture][:2], 0.0])
+    else:
+        position = np.zeros(3)
+    return position + _axes(place, values) @ np.array(place.point)
+
+
+def _yaw(place: Place, values: Mapping[str, np.ndarray]) -> np.ndarray:
+    """(1,) yaw of the x axis of a thing [rad]."""
+    axes = _axes(place, values)
+    return np.arctan2(axes[1:2, 0], axes[0:1, 0])
+
+
+def _axes(place: Place, values: Mapping[str, np.ndarray]) -> np.ndarray:
+    """(3, 3) axes of the thing of a place as columns, base frame; those of the base where it has no
+    orientation."""
+    if place.quaternion:
+        return rotation_of(_unit(values[place.quaternion]))[0]
+    yaw = values[place.fixture][2] if place.fixture else 0.0
     c, s = np.cos(yaw), np.sin(yaw)
-    return np.array([c * x + s * y, c * y - s * x, z])
+    return np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
 
 
-def _spec(name: str, relation: Relation, field: str) -> FieldSpec:
-    """A field that a relation of `field` names."""
+def _unit(quaternion: np.ndarray) -> np.ndarray:
+    """(1, 4) a quaternion (4,) of length 1: a tracker's may have a little more or less."""
+    return quaternion[None] / np.linalg.norm(quaternion)
+
+
+def _named(relation: Relation, field: str) -> dict[str, FieldSpec]:
+    """Fields that a relation of `field` names, as they are described where nothing else does."""
     about = f"from which {field} is computed"
-    if name == relation.fixture:
-        yaw = (("x", "y", "yaw"),)
-        return FieldSpec(shape=(3,), unit="m, m, rad", frame="base", about=about, names=yaw)
-    if name == relation.target and relation.kind == "quarter_turns":
-        return FieldSpec(shape=(4,), frame="base", about=about, names=WXYZ)
-    return FieldSpec(shape=(3,), unit="m", frame="base", about=about, names=XYZ)
+    yaw = (("x", "y", "yaw"),)
+    position = FieldSpec(shape=(3,), unit="m", frame="base", about=about, names=XYZ)
+    quaternion = FieldSpec(shape=(4,), frame="base", about=about, names=WXYZ)
+    fixture = FieldSpec(shape=(3,), unit="m, m, rad", frame="base", about=about, names=yaw)
+    named: dict[str, FieldSpec] = {}
+    for end in (relation.origin, relation.target):
+        place = _place(end)
+        named[place.position] = quaternion if relation.kind == "quarter_turns" else position
+        named |= {place.quaternion: quaternion, place.fixture: fixture}
+    named[relation.fixture] = fixture
+    return {name: spec for name, spec in named.items() if name}

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from robots.control.actions import CartesianDelta
+from robots.control.relations import offset_from_gripper
 from robots.franka.robot import Robot
-from robots.spec import XYZ, FieldSpec
+from robots.spec import XYZ, FieldSpec, Place, Relation
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View
@@ -83,6 +84,15 @@ LOOSER = 0.01
 """Distance by which the gripper opens to release the bar [m]."""
 LEAD = 0.03
 """Distance of the expert's target ahead of the gripper while pulling [m]."""
+
+SLOT = Place(
+    position="handle_position",
+    fixture="cabinet_pose",
+    point=(0.5 * (BAR_AWAY + float(BAR[0])), 0.0, HOOKED_HEIGHT - BAR_HEIGHT),
+)
+"""The target of the fingertips, midway between bar and drawer, as it follows from the bar."""
+SHUT = Place(fixture="cabinet_pose", point=(-float(CABINET[0]) - BAR_AWAY, 0.0, BAR_HEIGHT))
+"""Middle of the bar while the drawer is shut, as it follows from the cabinet."""
 
 
 def _scene(robot: Robot) -> mujoco.MjSpec:
@@ -268,11 +278,25 @@ def task(robot: Robot) -> Task:
                     frame="cabinet",
                     about="from the fingertips to behind the bar",
                     names=XYZ,
+                    relations=(offset_from_gripper(SLOT, fixture="cabinet_pose"),),
                 ),
                 _offset,
             ),
             "opening": ObservationTerm(
-                FieldSpec(shape=(1,), unit="m", about="opening of the drawer"),
+                FieldSpec(
+                    shape=(1,),
+                    unit="m",
+                    about="opening of the drawer",
+                    relations=(
+                        Relation(
+                            kind="offset",
+                            origin="handle_position",
+                            target=SHUT,
+                            fixture="cabinet_pose",
+                            entries=(0,),
+                        ),
+                    ),
+                ),
                 lambda v: _opening(v)[:, None],
             ),
         },

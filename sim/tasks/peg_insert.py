@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from robots.control.relations import square_turn
 from robots.franka.robot import Robot
-from robots.spec import XYZ, FieldSpec
+from robots.spec import XYZ, FieldSpec, Place, Relation
 from sim.scene.randomize import ARM_AND_CAMERAS, Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View, yaw_quaternion
@@ -94,6 +95,11 @@ PRESS = 0.006
 impedance law's stiffness."""
 PULL = 1.5
 """Ratio of lateral target to lateral error, which overcomes friction on the rim."""
+
+TIP = Place(position="peg_position", quaternion="peg_quaternion", point=(0.0, 0.0, -PEG_LENGTH / 2))
+"""Middle of the peg's lower face, as it follows from the peg's pose."""
+RIM = Place(fixture="socket_pose", point=(0.0, 0.0, HOLE_DEPTH))
+"""Middle of the hole's rim, as it follows from the socket's pose."""
 
 
 def _scene(robot: Robot) -> mujoco.MjSpec:
@@ -193,7 +199,7 @@ def _turn(view: View) -> np.ndarray:
     """(N,) rotation [rad] in [-pi/4, pi/4] that aligns the peg with the hole."""
     rotation = view.rotation("peg")
     turn = fixture_pose(view, "socket")[:, 2] - np.arctan2(rotation[:, 1, 0], rotation[:, 0, 0])
-    return turn - np.round(turn / (np.pi / 2)) * (np.pi / 2)
+    return square_turn(turn)
 
 
 def _tip_offset(view: View) -> np.ndarray:
@@ -256,12 +262,16 @@ def task(robot: Robot) -> Task:
                     frame="base",
                     about="from the middle of the hole's rim to the peg's tip",
                     names=XYZ,
+                    relations=(Relation(kind="offset", origin=RIM, target=TIP),),
                 ),
                 _tip_offset,
             ),
             "turn": ObservationTerm(
                 FieldSpec(
-                    shape=(1,), unit="rad", about="rotation that aligns the peg with the hole"
+                    shape=(1,),
+                    unit="rad",
+                    about="rotation that aligns the peg with the hole",
+                    relations=(Relation(kind="square_turn", origin=TIP, target=RIM),),
                 ),
                 lambda v: _turn(v)[:, None],
             ),
@@ -272,6 +282,7 @@ def task(robot: Robot) -> Task:
                     frame="base",
                     about="x and y of the peg's axis: sines of its tilt",
                     names=(("x", "y"),),
+                    relations=(Relation(kind="lean", target=TIP),),
                 ),
                 lambda v: _axis(v)[:, :2],
             ),

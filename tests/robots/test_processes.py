@@ -1,8 +1,11 @@
 """A child ends with its parent and in time, its finally blocks run, and its errors are relayed."""
 
+import atexit
 import multiprocessing
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -56,6 +59,32 @@ def waiting(cleaned: Path, pipe: Connection) -> None:
         cleaned.touch()
 
 
+class Marker:
+    """An object whose memory is freed when Python takes the process apart; says so in a file."""
+
+    def __init__(self, freed: Path) -> None:
+        self.freed = str(freed)
+
+    def __del__(self, note: Callable[..., int] = os.open, flags: int = os.O_CREAT) -> None:
+        # The names of the module may be gone by then.
+        note(self.freed, flags)
+
+
+def with_much_to_free(folder: Path, pipe: Connection) -> None:
+    """Ends by itself after `go`; until then it waits for a signal."""
+    # `sys` is taken apart in any case, other modules only if nothing refers to them.
+    vars(sys)["marker"] = Marker(folder / "freed")
+    atexit.register((folder / "handled").touch)
+    threading.Thread(target=finishing, args=(folder / "finished",)).start()
+    pipe.send("ready")
+    assert pipe.recv() == "go"
+
+
+def finishing(finished: Path) -> None:
+    time.sleep(0.5)
+    finished.touch()
+
+
 def deaf(pipe: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     pipe.send("ready")
@@ -95,6 +124,25 @@ def test_a_signal_runs_the_finally_blocks_of_a_child_and_is_told(
     with pytest.raises(ChildEndedError, match=f"was killed by {number.name} .* {128 + number}"):
         child.receive()
     assert (tmp_path / "cleaned").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, None])
+def test_a_signal_ends_a_child_before_its_memory_is_freed(
+    number: signal.Signals | None, tmp_path: Path
+) -> None:
+    """Threads and exit handlers are waited for; with PyTorch the rest takes seconds."""
+    child = Child("much", with_much_to_free, (tmp_path,), daemon=True)
+    assert child.receive() == "ready"
+    if number is None:
+        child.pipe.send("go")
+    else:
+        assert child.process.pid is not None
+        os.kill(child.process.pid, number)
+    child.process.join(LONG)
+    assert child.process.exitcode == (0 if number is None else 128 + number)
+    assert (tmp_path / "finished").exists()
+    assert (tmp_path / "handled").exists()
+    assert (tmp_path / "freed").exists() == (number is None)
 
 
 def test_a_child_that_ignores_sigterm_is_killed_after_the_limit(tmp_path: Path) -> None:

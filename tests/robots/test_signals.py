@@ -14,6 +14,7 @@ from robots.errors import HandoffError, error_text
 from robots.signals import (
     ENDING_SIGNALS,
     TerminatedError,
+    announced_end,
     blocked_interrupt,
     delayed_signals,
     exit_code,
@@ -219,3 +220,64 @@ def test_a_process_that_starts_in_the_block_is_not_interrupted():
         assert process.poll() is None
         process.terminate()
     assert process.returncode == -signal.SIGTERM
+
+
+FIRST = """
+import multiprocessing, signal, time
+from robots.signals import blocked_interrupt
+process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0.0,))
+with blocked_interrupt():
+    process.start()
+    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+process.join()
+"""
+
+
+def test_the_first_process_of_a_program_does_not_lift_the_block():
+    """Python starts a second one with it, and unblocks Ctrl-C for that."""
+    run = subprocess.run(
+        [sys.executable, "-c", FIRST], capture_output=True, text=True, check=True, timeout=60.0
+    )
+    assert run.stdout == "True\n"
+
+
+def test_an_end_is_announced_once_while_signals_are_delayed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    before = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(before)
+    said = ""
+    with pytest.raises(TerminatedError), raising_signals(), announced_end("stopping"):  # noqa: PT012
+        limit = time.monotonic() + 20.0
+        with delayed_signals():
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGHUP)
+            while not said and time.monotonic() < limit:
+                time.sleep(0.01)
+                said = capfd.readouterr().err
+    assert said == "stopping\n"
+    assert capfd.readouterr().err == ""
+    assert signal.set_wakeup_fd(-1) == before
+
+
+def test_a_signal_that_is_ignored_announces_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with announced_end("stopping"):
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+    assert capfd.readouterr().err == ""
+
+
+def test_another_thread_announces_nothing() -> None:
+    entered: list[bool] = []
+
+    def run() -> None:
+        with announced_end("stopping"):
+            entered.append(True)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert entered == [True]

@@ -26,6 +26,8 @@ TELEMETRY = TRAINING_TELEMETRY
 
 POLL_SECONDS = 0.05
 """Polling interval of the processes [s]."""
+LEARNER_SECONDS = 30.0
+"""Time limit for the learner's last update and checkpoint, after which it is killed [s]."""
 
 
 def run(
@@ -112,7 +114,7 @@ def _train(
     """Runs both processes until the policy is saved; returns the learner's counters."""
     from flows.correction.actor_process import act
     from flows.correction.learner_process import learn
-    from flows.correction.processes import RestartedProcess
+    from flows.correction.processes import RestartedProcess, end_together
 
     token = secrets.token_hex(16)
     arguments = (config, out, inputs["demos"], inputs["policy"], _action(config), token)
@@ -160,8 +162,8 @@ def _train(
             )
             time.sleep(POLL_SECONDS)
     finally:
-        actor.end()
-        learner.end(30.0)
+        # Neither waits for the other: the actor's journal keeps what the learner has not received.
+        end_together([actor, learner], LEARNER_SECONDS)
     return counters
 
 

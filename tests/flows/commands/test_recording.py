@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flows.commands.app import main
@@ -37,6 +38,18 @@ def test_all_that_is_recorded_is_in_the_folder_that_out_names(
     assert recorded(tmp_path / "r1", 2) == 2
 
 
+def at_work(pid: int) -> None:
+    """Waits until the process of the stage is there, and a moment more for those of the session."""
+    limit = time.monotonic() + 60.0
+    while not any(
+        "handoff: demos" in " ".join(child.cmdline())
+        for child in psutil.Process(pid).children(recursive=True)
+    ):
+        assert time.monotonic() < limit, "the stage does not begin"
+        time.sleep(0.05)
+    time.sleep(1.0)
+
+
 @pytest.mark.parametrize(
     ("options", "begun"),
     [
@@ -59,8 +72,7 @@ def test_ctrl_c_ends_a_recording_with_what_it_does_and_what_was_kept(
         assert process.stdout is not None
         while begun not in process.stdout.readline():
             assert process.poll() is None
-        # So that the processes of the session are at work.
-        time.sleep(2.5)
+        at_work(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         rest = process.stdout.read().splitlines()
     assert process.returncode == 130

@@ -13,7 +13,7 @@ import pytest
 
 from flows.correction.actor_process import act
 from flows.correction.config import CorrectConfig
-from flows.correction.processes import RestartedProcess
+from flows.correction.processes import RestartedProcess, end_together
 from flows.reports.learning_curve import read_history
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
@@ -90,7 +90,7 @@ def test_an_episode_that_a_signal_ends_is_recorded(tmp_path: Path) -> None:
         assert time.monotonic() < limit, "the actor does not act"
         statuses += sum(message[0] == "status" for message in process.receive())
         time.sleep(0.01)
-    process.end()
+    end_together([process])
     store = EpisodeStore.open(tmp_path / "store.zarr")
     assert store.num_episodes == 1
     assert store.metadata(0)["fault"] == "ended by SIGTERM"

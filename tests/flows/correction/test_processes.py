@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.correction.processes import RESTARTS, RestartedProcess
+from flows.correction.processes import RESTARTS, RestartedProcess, end_together
 from flows.runner.lock import run_lock, write_lock
 from robots.errors import GateError, HandoffError
 from robots.interfaces import no_progress
@@ -37,6 +37,18 @@ def lingering(there: Connection) -> None:
     time.sleep(60.0)
 
 
+def asked(folder: Path, name: str, other: str, there: Connection) -> None:
+    """Ends only when the other process has been asked to end as well."""
+    try:
+        there.send(("ready",))
+        time.sleep(60.0)
+    finally:
+        (folder / f"{name} is asked").touch()
+        while not (folder / f"{other} is asked").exists():
+            time.sleep(0.01)
+        (folder / f"{name} has ended").touch()
+
+
 def messages_of(process: RestartedProcess) -> list[Any]:
     messages: list[Any] = []
     deadline = time.monotonic() + 60.0
@@ -50,7 +62,7 @@ def test_a_killed_process_is_restarted(tmp_path: Path) -> None:
     process = RestartedProcess("learner", counting, (tmp_path, 2))
     process.start()
     assert messages_of(process)[-2:] == [("started", 2), ("done",)]
-    process.end()
+    end_together([process])
 
 
 def test_a_process_that_is_killed_too_often_is_an_error(tmp_path: Path) -> None:
@@ -58,7 +70,7 @@ def test_a_process_that_is_killed_too_often_is_an_error(tmp_path: Path) -> None:
     process.start()
     with pytest.raises(HandoffError, match=f"ended {RESTARTS + 1} times"):
         messages_of(process)
-    process.end()
+    end_together([process])
 
 
 def test_an_error_keeps_its_type() -> None:
@@ -66,14 +78,30 @@ def test_an_error_keeps_its_type() -> None:
     process.start()
     with pytest.raises(GateError, match="too slow by 3 ms"):
         messages_of(process)
-    process.end()
+    end_together([process])
 
 
 def test_a_process_that_was_never_started_sends_nothing_and_ends_at_once() -> None:
     process = RestartedProcess("actor", failing, ())
     process.send("stop")
     assert process.receive() == []
-    process.end()
+    end_together([process])
+
+
+def test_processes_that_end_together_do_not_wait_for_one_another(tmp_path: Path) -> None:
+    names = ("actor", "learner")
+    processes = [
+        RestartedProcess(name, asked, (tmp_path, name, other))
+        for name, other in zip(names, reversed(names), strict=True)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        while not process.receive():
+            time.sleep(0.01)
+    end_together(processes, 30.0)
+    # Whoever asks them one after the other has to kill the first.
+    assert all((tmp_path / f"{name} has ended").exists() for name in names)
 
 
 def test_a_process_holds_the_lock_of_the_artifact_until_it_has_ended(

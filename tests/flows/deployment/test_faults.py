@@ -285,6 +285,7 @@ flows.deployment.session.deploy_command = deploy
 sys.exit(main(["deploy", "gate"]))
 """
 """A session in a process of its own: its folder, and the time that its arm takes to stop [s]."""
+STOPPING = "stopping: the arm comes to rest, and an episode that runs is stored"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -302,12 +303,29 @@ def test_a_session_that_a_signal_ends_stops_the_arm_and_keeps_its_episode(
     assert (tmp_path / "left").exists()
     reason = "interrupted" if number is signal.SIGINT else f"ended by {number.name}"
     assert session.returncode == 128 + number, said
-    assert said.startswith(f"handoff: {reason}. The episodes so far are in the folder")
+    first, second = said.splitlines()
+    assert first == STOPPING
+    assert second.startswith(f"handoff: {reason}. The episodes so far are in the folder")
     table = SupervisedTable(tmp_path)
     store = table.stored()
     assert store.num_episodes == 1
     assert store.metadata(0)["fault"] == reason
     assert np.all(store.read(0, "policy", ["step_time"])["step_time"] >= 0.0)
+
+
+def test_a_session_says_that_it_ends_before_its_arm_has_stopped(tmp_path: Path) -> None:
+    """Its stop takes three seconds, during which signals are delayed."""
+    command = [sys.executable, "-c", SESSION, str(tmp_path), "3.0"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as session:
+        assert session.stdout is not None
+        assert session.stderr is not None
+        assert session.stdout.readline() == "running\n"
+        session.send_signal(signal.SIGINT)
+        assert session.stderr.readline() == f"{STOPPING}\n"
+        assert not (tmp_path / "left").exists()
+        session.communicate(timeout=60.0)
+    assert (tmp_path / "left").exists()
 
 
 def test_a_second_ctrl_c_does_not_interrupt_the_stop_of_the_arm(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from robots.control.relations import GRASP_POSE, measured_for, measured_specs, related
-from robots.spec import FieldSpec, Relation
+from robots.errors import HandoffError
+from robots.spec import FieldSpec, Place, Relation
 from sim.make import TASKS, EnvConfig, make_vec_env
 
 RELATED = [
@@ -19,6 +20,11 @@ RELATED = [
     ("lift_cube", "cube_turn"),
     ("flip_switch", "knob_offset"),
     ("pick_by_name", "red_cube"),
+    ("open_drawer", "slot_offset"),
+    ("open_drawer", "opening"),
+    ("peg_insert", "tip_offset"),
+    ("peg_insert", "turn"),
+    ("peg_insert", "lean"),
 ]
 
 
@@ -97,6 +103,66 @@ def test_an_offset_in_the_axes_of_a_fixture() -> None:
     described = measured_specs({"knob_offset": spec})
     assert described["switch"].unit == "m, m, rad"
     assert described["hand"].unit == "m"
+
+
+def test_a_place_is_a_point_of_a_thing_that_lies_and_of_a_fixture() -> None:
+    """A peg that lies along the base's x, 0.1 m long, and a fixture turned by a quarter."""
+    half = np.sqrt(0.5)
+    # A quarter turn about y: the peg's z axis is the base's x axis. Its length is not quite 1.
+    values = {
+        "peg": np.array([0.4, 0.1, 0.2]),
+        "turned": 1.02 * np.array([half, 0.0, half, 0.0]),
+        "socket": np.array([0.5, 0.0, 0.5 * np.pi]),
+    }
+    tip = Place(position="peg", quaternion="turned", point=(0.0, 0.0, -0.05))
+    rim = Place(fixture="socket", point=(0.2, 0.0, 0.03))
+    apart = Relation(kind="offset", origin=rim, target=tip)
+    np.testing.assert_allclose(related([apart], values), [-0.15, -0.1, 0.17], atol=1e-12)
+    turned = Relation(kind="offset", origin=rim, target=tip, fixture="socket", entries=(2, 0))
+    np.testing.assert_allclose(related([turned], values), [0.17, -0.1], atol=1e-12)
+    lean = Relation(kind="lean", target=tip)
+    np.testing.assert_allclose(related([lean], values), [1.0, 0.0], atol=1e-12)
+    # What stands still in the base needs no field.
+    bin_ = Relation(kind="offset", origin="peg", target=Place(point=(0.4, 0.0, 0.0)))
+    np.testing.assert_allclose(related([bin_], values), [0.0, -0.1, -0.2], atol=1e-12)
+    assert measured_for(FieldSpec(shape=(3,), relations=(bin_,))) == ["peg"]
+    described = measured_specs({"tip_offset": FieldSpec(shape=(3,), relations=(apart,))})
+    shapes = {name: (spec.shape, spec.unit) for name, spec in described.items()}
+    fixture = ((3,), "m, m, rad")
+    assert shapes == {"peg": ((3,), "m"), "turned": ((4,), "1"), "socket": fixture}
+
+
+@pytest.mark.parametrize(("yaw", "turn"), [(0.3, 0.3), (1.4, 1.4 - 0.5 * np.pi), (-3.0, 0.1416)])
+def test_a_square_turn_is_less_than_an_eighth(yaw: float, turn: float) -> None:
+    upright, socket = Place(quaternion="peg"), Place(fixture="socket")
+    values = {"peg": np.array([1.0, 0.0, 0.0, 0.0]), "socket": np.array([0.5, 0.1, yaw])}
+    relation = Relation(kind="square_turn", origin=upright, target=socket)
+    np.testing.assert_allclose(related([relation], values), [turn], atol=1e-4)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no origin": ({"kind": "offset", "target": "knob"}, "origin is empty"),
+    "no orientation": (
+        {"kind": "square_turn", "origin": "peg", "target": Place(fixture="socket")},
+        "origin is 'peg', expected a place with a quaternion or a fixture",
+    ),
+    "no axis": ({"kind": "lean", "target": Place(position="peg")}, "expected a place with a quat"),
+    "no box": (
+        {"kind": "quarter_turns", "origin": "hand", "target": Place(quaternion="peg")},
+        "target is .* expected a field",
+    ),
+    "no entry": (
+        {"kind": "offset", "origin": "hand", "target": "knob", "entries": (3,)},
+        r"entries \[3\], expected below 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_relation_of_what_is_missing_is_refused(kind: str) -> None:
+    options, why = REFUSED[kind]
+    with pytest.raises(HandoffError, match=why):
+        Relation(**options)
 
 
 def test_a_measured_field_needs_nothing_else() -> None:
