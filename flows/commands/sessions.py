@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -295,6 +295,14 @@ def deploy(
     instruction: str | None = None,
     mode: Literal["live", "dry-run", "shadow", "replay"] = "live",
     recording: Path | None = None,
+    against: Annotated[
+        tuple[Path, ...], Parameter(show_default=False, completer=completers.releases)
+    ] = (),
+    pairs: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    alpha: Annotated[float | None, Parameter(validator=Number(gt=0.0, lt=1.0))] = None,
+    seed: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
+    preference: Flag = False,
+    reveal: Flag = False,
     person: Person = None,
     host: Host = LOOPBACK,
     port: Port = CONSOLE_PORT,
@@ -304,6 +312,8 @@ def deploy(
     debug: Debug = False,
 ) -> None:
     """Run a released policy on an arm, supervised by a person at the console.
+
+    With --against the person judges two or more policies without knowing which one acts.
 
     Args:
         release: Release folder, signed and approved (`handoff sign`); without --arm also a gate,
@@ -320,6 +330,15 @@ def deploy(
             what it would do is recorded beside what the person does. replay: the actions of
             --recording take its place, and the motion is compared with the recorded one.
         recording: Folder of an earlier session, or its store, with --mode replay.
+        against: Another release, with which RELEASE is compared in pairs of episodes from the same
+            start, in a hidden order; may be repeated. The same command goes on with a comparison.
+        pairs: Largest number of pairs; a sequential test may end the comparison earlier.
+            Default: 30.
+        alpha: Probability of calling policies different that are equal; default: 0.05.
+        seed: Seed of the hidden order, from which anybody can compute it; default: one that nobody
+            knows.
+        preference: Also ask after every pair which episode was better.
+        reveal: End the comparison in --out with what was played, and reveal the order.
         out: Folder of the session.
 
     Examples:
@@ -330,26 +349,39 @@ def deploy(
         handoff deploy runs/releases/demo_approved --arm 172.16.0.2 --tracker ws://10.0.0.5:9000
         handoff deploy runs/releases/pick --arm 172.16.0.2 --tracker cube_position=ws://10.0.0.5:9000
         handoff deploy runs/demo/gate --camera front=0 --camera wrist=/dev/video2
+        handoff deploy runs/demo/gate --against runs/other/gate --pairs 30 --out runs/blinded
     """
     from flows.deployment import session
 
     # Imported as a module: tests replace the function.
     from real.console.server import ConsoleConfig
 
-    session.deploy_command(
-        release,
-        overrides,
-        out,
-        ConsoleConfig(host=host, port=port, spacemouse=spacemouse),
-        arm=arm,
-        trackers=tracker,
-        cameras=camera,
-        instruction=instruction,
-        mode=mode,
-        recording=recording,
-        person=person or "",
-        episodes=episodes,
-    )
+    console = ConsoleConfig(host=host, port=port, spacemouse=spacemouse)
+    options = {"pairs": pairs, "alpha": alpha, "seed": seed, "preference": preference or None}
+    chosen = {name: value for name, value in options.items() if value is not None}
+    shared: dict[str, Any] = {
+        "arm": arm,
+        "trackers": tracker,
+        "cameras": camera,
+        "instruction": instruction,
+        "mode": mode,
+        "recording": recording,
+        "person": person or "",
+        "episodes": episodes,
+    }
+    if against:
+        from flows.deployment.blinded import command as blinded
+
+        releases, config = (release, *against), blinded.BlindedConfig(**chosen)
+        blinded.compare_command(
+            releases, overrides, config, out, console, reveal_now=reveal, **shared
+        )
+        return
+    if chosen or reveal:
+        raise HandoffError(
+            "--pairs, --alpha, --seed, --preference and --reveal are of a comparison: add --against."
+        )
+    session.deploy_command(release, overrides, out, console, **shared)
 
 
 def twin(

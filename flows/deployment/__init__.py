@@ -16,4 +16,5 @@
 - `deployed_episode`: outcome and metadata of an episode of a session.
 - `session_tables`: the tables of a session: push-T's board, and any other task's with a gripper.
 - `session`: implements `handoff deploy`: episodes supervised at the console.
+- `blinded`: several policies that a person judges without knowing which one acts.
 """

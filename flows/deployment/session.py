@@ -87,29 +87,20 @@ def deploy_command(
     """
     from rich.console import Console
 
-    from flows.deployment.verified_policy import (
-        release_entries,
-        task_of_release,
-        verified_policy,
-    )
+    from flows.deployment.verified_policy import release_entries, verified_policy
 
     say = partial(Console().print, highlight=False, soft_wrap=True)
-    chosen = list(overrides)
-    chosen += [] if arm is None else [f"host={quoted(arm)}"]
-    chosen += [] if instruction is None else [f"instruction={quoted(instruction)}"]
-    if (recording is None) == (mode == "replay"):
-        raise HandoffError(
-            "deploy: --mode replay and --recording PATH, the folder of a session, belong together."
-        )
-    chosen += {"dry-run": [f"speed={DRY_RUN_SPEED}"], "shadow": ["shadow=true"]}.get(mode, [])
-    chosen += [] if recording is None else [f"recording={quoted(str(recording))}"]
-    chosen += camera_overrides(cameras)
-    task = task_of_release(release)
-    if task is None and not release.exists():
-        # Says so before options are read that depend on the task.
-        with verified_policy(release, arm=None, warn=say):
-            pass
-    session = session_of(task, [*chosen, *tracker_overrides(trackers, task)])
+    session = session_options(
+        release,
+        overrides,
+        arm=arm,
+        trackers=trackers,
+        cameras=cameras,
+        instruction=instruction,
+        mode=mode,
+        recording=recording,
+        warn=say,
+    )
     # What moves an arm is signed and approved; a simulated arm takes what passed its gate.
     robot = f"{session.arm.robot} at {session.host}" if is_real(session) else None
     with verified_policy(release, arm=robot, warn=say) as bundle:
@@ -127,6 +118,45 @@ def deploy_command(
     say(
         f"{number} in {out / 'store.zarr'}, actions at the console in {out / 'console' / 'audit.jsonl'}"
     )
+
+
+def session_options(
+    release: Path,
+    overrides: Sequence[str],
+    *,
+    arm: str | None,
+    trackers: Sequence[str],
+    cameras: Sequence[str],
+    instruction: str | None,
+    mode: Mode,
+    recording: Path | None,
+    warn: Callable[[str], None],
+) -> DeploySession | DeployTaskSession:
+    """The options of a session with the policy of `release`, from the parameters of
+    `flows.commands.sessions.deploy`.
+
+    Raises:
+        HandoffError: no release, the mode `replay` without a recording, or one for another mode;
+            see also `session_of`.
+    """
+    from flows.deployment.verified_policy import task_of_release, verified_policy
+
+    chosen = list(overrides)
+    chosen += [] if arm is None else [f"host={quoted(arm)}"]
+    chosen += [] if instruction is None else [f"instruction={quoted(instruction)}"]
+    if (recording is None) == (mode == "replay"):
+        raise HandoffError(
+            "deploy: --mode replay and --recording PATH, the folder of a session, belong together."
+        )
+    chosen += {"dry-run": [f"speed={DRY_RUN_SPEED}"], "shadow": ["shadow=true"]}.get(mode, [])
+    chosen += [] if recording is None else [f"recording={quoted(str(recording))}"]
+    chosen += camera_overrides(cameras)
+    task = task_of_release(release)
+    if task is None and not release.exists():
+        # Says so before options are read that depend on the task.
+        with verified_policy(release, arm=None, warn=warn):
+            pass
+    return session_of(task, [*chosen, *tracker_overrides(trackers, task)])
 
 
 def session_of(task: str | None, overrides: Sequence[str]) -> DeploySession | DeployTaskSession:
@@ -150,6 +180,7 @@ def deploy(
     episodes: int | None = None,
     about: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = lambda text: None,
+    make_run: Callable[..., SupervisedRun] = SupervisedRun,
 ) -> int:
     """Runs episodes until the person ends the session; returns how many the store holds.
 
@@ -167,6 +198,8 @@ def deploy(
         about: JSON-ready metadata of every episode, such as the name of the release.
         say: called with the console's address, the outcome of every episode, and the interrupted
             recording of an earlier session that is recovered.
+        make_run: makes what plays the episodes, with the arguments of `SupervisedRun`; recorded
+            actions in the policy's place have their own.
 
     Raises:
         HandoffError: a policy of another task or robot, no arm or tracker, a kept fault of the arm
@@ -180,7 +213,7 @@ def deploy(
     if not session.host:
         require_simulator()
     policy = OnnxPolicy(bundle / ONNX_FILE)
-    acting, make_run = policy.contract, SupervisedRun
+    acting = policy.contract
     if session.recording:
         recording = RecordedSession(Path(session.recording), acting)
         acting = replay_contract(acting, _not_measured(session, acting))
@@ -208,9 +241,10 @@ def deploy(
         while episodes is None or store.num_episodes < episodes:
             if not run.next_episode(say):
                 break
-        run.supervisor.operator.finish(f"{counted(store.num_episodes, 'episode')} recorded.")
-        _report_latency(store, first, [*contract.sensors], out, say)
-        _report_hints(store, first, out, say)
+        run.supervisor.operator.finish(run.ending())
+        if run.reports:
+            _report_latency(store, first, [*contract.sensors], out, say)
+            _report_hints(store, first, out, say)
         return store.num_episodes
 
 
@@ -269,7 +303,7 @@ def _open(
     else:
         pictures = observed_pictures(contract, newest, age_limits(cameras, session.max_age))
         calibrations = pictures.calibrations(session.calibration, cameras)
-        observed = SessionPictures(pictures, calibrations, lambda seed: pictures.begin())
+        observed = SessionPictures(pictures, calibrations, lambda seed: pictures.begin(), newest)
         fields = pictures.fields()
         table = stack.enter_context(open_table(session, contract))
     supervisor = stack.enter_context(closing(_supervisor(session, contract, table, person)))

@@ -12,6 +12,7 @@ from flows.session.viewer import described_cameras
 
 if TYPE_CHECKING:
     from real.console.control.commands import Recovery
+    from real.console.control.reset_offer import ResetQuestion
     from real.deploy.person_motion import PersonMotion
     from real.deploy.supervision import SupervisionConfig
     from robots.spec import ActionSpec
@@ -91,9 +92,9 @@ class ArmSupervisor:
         self.operator.hold(reason)
         self._await_hold()
 
-    def open_reset(self, why: str, *, wait: bool) -> None:
+    def open_reset(self, why: str, *, wait: bool, question: ResetQuestion | None = None) -> None:
         """See `ConsoleOperator.open_reset`; returns once the arm holds still, if it is to."""
-        self.operator.open_reset(why, wait=wait)
+        self.operator.open_reset(why, wait=wait, question=question)
         self.supervision.poll()
         if wait:
             self._await_hold()

@@ -16,6 +16,7 @@ from real.console.control.commands import (
     Mode,
     Recovery,
 )
+from real.console.control.reset_offer import ResetQuestion
 from real.teleop.takeover import HandInput, Takeover, TakeoverConfig
 from robots.interfaces import Intervention, Label, Observation, Requests, ResetMotion
 from robots.spec import ActionSpec
@@ -197,24 +198,42 @@ class ConsoleOperator:
         """
         self._client.send({"kind": "hold", "why": why})
 
-    def open_reset(self, why: str, *, wait: bool) -> None:
+    def open_reset(self, why: str, *, wait: bool, question: ResetQuestion | None = None) -> None:
         """Lets the person in control drive the arm home or guide it by hand, between two episodes.
 
         Args:
             why: what there is to do, or what has been done, as sentences for the pages.
             wait: whether the arm holds still until the person starts the next episode; `requests`
                 is `paused` when this returns.
+            question: what the person may answer until they start; None asks nothing.
         """
         self._progress = 0.0
         self._client.send({"kind": "progress", "share": 0.0})
         if wait:
             self._client.await_hold()
         # Again after a lost connection, until the next episode.
-        self._client.describe({"kind": "reset", "open": True, "why": why, "wait": wait})
+        message: dict[str, Any] = {"kind": "reset", "open": True, "why": why, "wait": wait}
+        self._client.describe(
+            message if question is None else {**message, "question": question._asdict()}
+        )
 
     def close_reset(self) -> None:
         """Ends what `open_reset` began: the next episode is prepared."""
         self._client.describe({"kind": "reset", "open": False})
+
+    def answer(self, question: ResetQuestion) -> int | None:
+        """Returns the index of the person's answer; None as long as there is none."""
+        answer = self._client.command().answer
+        return answer.choice if answer.question == question.number else None
+
+    def show_still(self, frame: bytes) -> None:
+        """Shows a picture that does not age beside those of the cameras, until another one of its
+        name, or one without content, takes its place.
+
+        Args:
+            frame: length of the name, the name, a JPEG; see `real.cameras.camera_process.frame`.
+        """
+        self._client.send({"kind": "still", "frame": frame})
 
     def show_progress(self, share: float) -> None:
         """Shows the share of the drive home that is done, in [0, 1]; sends changes of a hundredth

@@ -1,9 +1,9 @@
 """Reads and writes the messages between pages, server and the robot's process, and checks each.
 
-A page sends JSON: `hello`, `inputs`, `press`, `claim`, `give`, `recover`, `bind`, `restore`. The
-robot's process and its cameras send msgpack maps (`robots.wire.policy`), never pickle: `hello`,
-`begin`, `step`, `hint`, `end`, `reset`, `progress`, `facts`, `hold`, `fault`, `finish`, `scene`,
-`frame`, and receive `command` and `scene`.
+A page sends JSON: `hello`, `inputs`, `press`, `claim`, `give`, `recover`, `answer`, `bind`,
+`restore`. The robot's process and its cameras send msgpack maps (`robots.wire.policy`), never
+pickle: `hello`, `begin`, `step`, `hint`, `end`, `reset`, `still`, `progress`, `facts`, `hold`,
+`fault`, `finish`, `scene`, `frame`, and receive `command` and `scene`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from real.console.control.bindings import ACTIONS, MOST_AXES, MOST_BUTTONS, MOST_KEYS, Inputs
-from real.console.control.commands import RESET_MODES, ControlCommand, Mode, Recovery
+from real.console.control.commands import RESET_MODES, ControlCommand, Mode, Recovery, ResetAnswer
+from real.console.control.reset_offer import ResetQuestion
 from real.teleop.spacemouse import SpaceMouseReport
 from real.teleop.takeover import HandInput
 from robots.errors import HandoffError
@@ -32,7 +33,9 @@ MOST_COUNTS = 32768.0
 """Largest count of a SpaceMouse's report, which has 16 bits."""
 OLDEST = 3600.0
 """Age of a SpaceMouse's newest report above which ages are no longer told apart [s]."""
-_KINDS = ("hello", "inputs", "press", "claim", "give", "recover", "bind", "restore")
+MOST_CHOICES = 12
+"""Largest number of answers to a question."""
+_KINDS = ("hello", "inputs", "press", "claim", "give", "recover", "answer", "bind", "restore")
 
 
 def read_message(text: str) -> dict[str, Any]:
@@ -157,6 +160,42 @@ def read_progress(message: Mapping[str, Any]) -> float:
     return float(share)
 
 
+def read_question(message: Mapping[str, Any]) -> ResetQuestion | None:
+    """The question of a `reset` message; None without.
+
+    Raises:
+        HandoffError: no number, text and list of texts, or too many of them.
+    """
+    asked = message.get("question")
+    if asked is None:
+        return None
+    if not isinstance(asked, dict) or not isinstance(asked.get("number"), int):
+        raise HandoffError(f"console: a question {asked!r}, expected number, text and choices.")
+    choices = asked.get("choices")
+    if not isinstance(choices, list | tuple) or not 1 <= len(choices) <= MOST_CHOICES:
+        raise HandoffError(
+            f"console: a question with the choices {choices!r}, expected 1 to {MOST_CHOICES} texts."
+        )
+    texts = {str(place): text for place, text in enumerate(choices)}
+    return ResetQuestion(
+        asked["number"],
+        read_text(asked, "text", LONGEST_REASON),
+        tuple(read_text(texts, place) for place in texts),
+    )
+
+
+def read_choice(message: Mapping[str, Any]) -> int:
+    """The index in a page's answer.
+
+    Raises:
+        HandoffError: no whole number.
+    """
+    choice = message.get("choice")
+    if isinstance(choice, bool) or not isinstance(choice, int):
+        raise HandoffError("answer: without a choice (int).")
+    return choice
+
+
 def command_message(command: ControlCommand) -> dict[str, Any]:
     """A command as a message to the robot's process."""
     return {
@@ -171,6 +210,7 @@ def command_message(command: ControlCommand) -> dict[str, Any]:
         "said": command.label_number,
         "episode": command.episode,
         "recovery": list(command.recovery),
+        "answer": list(command.answer),
     }
 
 
@@ -182,6 +222,7 @@ def read_command(message: Mapping[str, Any]) -> ControlCommand:
     """
     try:
         fault, who, cause = message["recovery"]
+        question, choice = message["answer"]
         twist = np.array(message["twist"], dtype=np.float64)
         command = ControlCommand(
             mode=Mode(message["mode"]),
@@ -192,6 +233,7 @@ def read_command(message: Mapping[str, Any]) -> ControlCommand:
             label_number=int(message["said"]),
             episode=int(message["episode"]),
             recovery=Recovery(int(fault), str(who), str(cause)),
+            answer=ResetAnswer(int(question), int(choice)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise HandoffError(

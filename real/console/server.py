@@ -33,11 +33,13 @@ from real.console.control.picture_watch import PictureWatch
 from real.console.messages import (
     LONGEST_REASON,
     command_message,
+    read_choice,
     read_entries,
     read_hint,
     read_inputs,
     read_message,
     read_progress,
+    read_question,
     read_refusals,
     read_text,
 )
@@ -314,6 +316,8 @@ class ConsoleServer:
                 arbiter.give(number)
             case "recover":
                 arbiter.recover(number, read_text(message, "cause", LONGEST_REASON))
+            case "answer":
+                arbiter.answer(number, read_choice(message))
             case "bind" | "restore":
                 self._bind(page, message)
             case _:
@@ -412,6 +416,8 @@ class ConsoleServer:
             case "facts":
                 facts = dict(message["told"])
                 telemetry.facts = {str(name): str(facts[name]) for name in facts}
+            case "still":
+                self._show_still(bytes(message["frame"]))
             case "progress":
                 telemetry.progress = read_progress(message)
             case "hold":
@@ -431,7 +437,8 @@ class ConsoleServer:
             case "reset":
                 if message["open"] is True:
                     wait = message["wait"] is True
-                    arbiter.await_start(str(message["why"])[:LONGEST_REASON], wait=wait)
+                    why, asked = str(message["why"])[:LONGEST_REASON], read_question(message)
+                    arbiter.await_start(why, wait=wait, question=asked)
                 else:
                     arbiter.leave_reset()
                 return True
@@ -445,6 +452,14 @@ class ConsoleServer:
         self.telemetry.end(report)
         self._episodes_ended += 1
         self.audit("robot", ENDED_EPISODE, self.telemetry.ended[-1])
+
+    def _show_still(self, frame: bytes) -> None:
+        """Shows a picture that does not age, such as that of a start, on all pages; one without
+        content takes it away."""
+        name = frame[1 : 1 + frame[0]].decode("ascii", "replace")
+        self._frames[name] = frame
+        for page in self._pages.values():
+            page.frames[name] = frame
 
     def _set_scene(self, scene: bytes) -> None:
         """Passes a packed scene on to the processes that draw it."""

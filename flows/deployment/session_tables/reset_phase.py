@@ -17,6 +17,7 @@ from robots.interfaces import Clock, ResetMotion
 
 if TYPE_CHECKING:
     from real.arm import ArmState
+    from real.console.control.reset_offer import ResetQuestion
     from real.driver.driven_arm import DrivenArm
     from real.motion.fence import FenceConfig
 
@@ -70,26 +71,32 @@ class ResetPhase:
         self._fence = fence
         self._drawn = 0.0
 
-    def await_start(self) -> bool:
+    def await_start(self, words: str = "", question: ResetQuestion | None = None) -> bool:
         """Waits until the person starts the episode, and moves the arm as they ask meanwhile;
         returns False if they end the session.
 
         A way into the fence, or an arm that is not ready, is said on the pages, and nothing moves.
+
+        Args:
+            words: sentences before the session's own, or in place of the one for the objects.
+            question: what the person may answer until they start; then every arm waits for them.
 
         Raises:
             HandoffError: a fault of the arm, or a lost connection.
         """
         person, config = self._supervisor.supervision, self._config
         waits = self._place.manual_reset if config.by_person is None else config.by_person
-        sentence = config.sentence or (OBJECTS if self._place.manual_reset else "")
-        self._supervisor.open_reset(sentence, wait=waits)
+        usual = OBJECTS if self._place.manual_reset and not words else ""
+        sentence = f"{words} {config.sentence or usual}".strip()
+        self._supervisor.open_reset(sentence, wait=waits or question is not None, question=question)
         try:
             while not person.stopped:
                 if person.reset_motion is not ResetMotion.NONE:
                     done = self._move(person.reset_motion)
                     # A person who ended it has said why the arm holds.
                     if done:
-                        self._supervisor.open_reset(f"{done} {sentence}".strip(), wait=True)
+                        said = f"{done} {sentence}".strip()
+                        self._supervisor.open_reset(said, wait=True, question=question)
                 elif not person.paused:
                     return True
                 time.sleep(WAIT_SECONDS)

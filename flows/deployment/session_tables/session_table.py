@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from flows.deployment.cameras.pictures import ArmPictures
+from flows.deployment.cameras.pictures import ArmPictures, PictureSource
 from robots.episodes.metadata.episode_metadata import Host
 from robots.errors import HandoffError
 from robots.interfaces import Clock, Observation
@@ -59,6 +60,9 @@ class SessionPictures(NamedTuple):
     """Their calibration by the name of the field with the pictures."""
     begin: Callable[[int], None]
     """Begins an episode with a seed, once its objects are placed."""
+    shown: Mapping[str, PictureSource] = MappingProxyType({})
+    """Newest picture of every camera of the session by name, also of those that the policy does not
+    observe; empty for drawn ones."""
 
 
 class TableArm(Protocol):

@@ -20,6 +20,7 @@ from flows.deployment.deployed_episode import (
 from flows.deployment.safety import is_real
 from flows.deployment.session_tables.reset_phase import ResetPhase
 from flows.deployment.session_tables.session_table import SessionPictures, SessionTable
+from flows.reports.dataset_text import counted
 from flows.session.arm_supervisor import ArmSupervisor
 from flows.session.hints import LIMITS
 from robots.config import to_plain
@@ -51,6 +52,9 @@ class SupervisedRun:
         supervisor: the person at the console.
         hints: hints to that person; None gives none.
     """
+
+    reports = True
+    """Whether a session says and writes how late its inferences were, and how useful its hints."""
 
     def __init__(
         self,
@@ -92,7 +96,7 @@ class SupervisedRun:
         self._place(seed)
         self.supervisor.show()
         try:
-            if not self._reset.await_start() or not self._confirmed(say):
+            if not self.await_start() or not self._confirmed(say):
                 return False
             episode = self.run(seed)
         except HandoffError as fault:
@@ -102,6 +106,23 @@ class SupervisedRun:
         if episode.recorded:
             say(f"episode {self._store.num_episodes}: {episode.summary}")
         return True
+
+    def await_start(self) -> bool:
+        """Waits until the person starts the episode; returns False if they end the session."""
+        return self._reset.await_start()
+
+    def stated(self, entries: dict[str, Any], error: BaseException | None = None) -> dict[str, Any]:
+        """Returns those of an episode's metadata that are recorded.
+
+        Args:
+            entries: metadata that are known when the episode begins, or when it has ended.
+            error: what ended the episode; None without an error, and when it begins.
+        """
+        return entries
+
+    def ending(self) -> str:
+        """Returns what the pages say when the session is over, as a sentence."""
+        return f"{counted(self._store.num_episodes, 'episode')} recorded."
 
     def seed(self, start: int) -> int:
         """Returns the seed of a start, which places the simulated objects."""
@@ -139,7 +160,7 @@ class SupervisedRun:
             if not episode.recorded and recording.fault is None:
                 return None
             metadata = episode_metadata(record, episode, self.supervisor.person, recording.fault)
-            return {**metadata, "ended": utc_now()}
+            return {**self.stated(metadata, recording.error), "ended": utc_now()}
 
         def observe(state: ArmState) -> Observation:
             return {**table.observe(state), **self._observed.pictures.observe(state, record.begin)}
@@ -206,7 +227,8 @@ class SupervisedRun:
         known = {"seed": seed, "operator": person, "device": DEVICE, "people": people}
         distances = self.check.distances
         compared = {"picture_distance": dict(distances)} if distances else {}
-        return {**self.about, **origin.entries(), **known, **compared, "began": utc_now()}
+        stated = self.stated({**self.about, **origin.entries(), **known, **compared})
+        return {**stated, "began": utc_now()}
 
     def _confirmed(self, say: Callable[[str], None]) -> bool:
         """Asks the person whether to go on if a picture looks unlike the training data; returns

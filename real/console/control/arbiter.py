@@ -32,7 +32,7 @@ from real.console.control.bindings import (
 from real.console.control.commands import RESET_MODES, STILL, ControlCommand, Mode
 from real.console.control.labels import EpisodeLabel, PendingLabel
 from real.console.control.people import FloodedError, People, Person, RefusalCount
-from real.console.control.reset_offer import ResetOffer
+from real.console.control.reset_offer import ResetOffer, ResetQuestion
 from real.teleop.takeover import HandInput
 from robots.config import Count, Delay, Seconds, config
 from robots.errors import HandoffError
@@ -303,7 +303,7 @@ class ControlArbiter:
         self._label.begin(episode)
         self.reset.begin_episode()
 
-    def await_start(self, words: str, *, wait: bool) -> None:
+    def await_start(self, words: str, *, wait: bool, question: ResetQuestion | None = None) -> None:
         """The session waits for the person before the next episode: they may drive the arm home or
         guide it by hand until they start it.
 
@@ -311,10 +311,12 @@ class ControlArbiter:
             words: what there is to do, or what has been done, as sentences for the pages.
             wait: whether the arm holds still until the person starts; otherwise it resumes by
                 itself if it would.
+            question: what the person may answer until they start; None asks nothing.
         """
         late = self._end_label()
         self.reset.open = True
         self.reset.words = words
+        self.reset.ask(question)
         self.motion.recovered(self._recovered())
         if wait:
             self.hold(" ".join(filter(None, (self.reset.result, late, words, self._to_start()))))
@@ -322,6 +324,7 @@ class ControlArbiter:
     def leave_reset(self) -> None:
         """The session goes on to the next episode: nothing but the episode moves the arm now."""
         self.reset.open = False
+        self.reset.ask(None)
         if self.mode in RESET_MODES:
             self.hold("The next episode begins.")
 
@@ -353,6 +356,22 @@ class ControlArbiter:
             self._log(person.name, "not in control", {"asked for": "recover"})
             return
         self.motion.recover(person.name, cause)
+
+    def answer(self, number: int, choice: int) -> None:
+        """A page answers the question between two episodes; only the page in control can.
+
+        Args:
+            number: number of the page.
+            choice: index of the answer.
+        """
+        person = self.people[number]
+        if number != self.people.controller:
+            self._log(person.name, "not in control", {"asked for": "answer"})
+            return
+        if self.reset.takes(choice) and self.reset.question is not None:
+            question = self.reset.question
+            details = {"question": question.text, "answer": question.choices[choice]}
+            self._log(person.name, "answered", details)
 
     def finish(self, why: str) -> None:
         """The session is over; if a person ended it, they stay the cause that the pages show."""
@@ -400,6 +419,7 @@ class ControlArbiter:
             self._label.number,
             self._label.episode,
             self.motion.recovery,
+            self.reset.answer,
         )
 
     def page_state(self) -> dict[str, Any]:

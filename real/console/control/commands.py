@@ -48,6 +48,16 @@ class Recovery(NamedTuple):
     """Cause of the fault, as the person gave it; empty if they were not asked."""
 
 
+class ResetAnswer(NamedTuple):
+    """A person's answer to a question between two episodes."""
+
+    question: int = 0
+    """Number of the question, as the robot's process counts them from 1; 0 before the first
+    answer."""
+    choice: int = -1
+    """Index of the answer among the choices; -1 before the first answer."""
+
+
 class ControlCommand(NamedTuple):
     """A command from the console to the robot's process."""
 
@@ -67,3 +77,5 @@ class ControlCommand(NamedTuple):
     """Number of the episode that the label is for; -1 before the first label."""
     recovery: Recovery = Recovery()
     """The last recovery from a fault."""
+    answer: ResetAnswer = ResetAnswer()
+    """The last answer to a question between two episodes."""

@@ -212,7 +212,7 @@ function showScene() {
 function draw() {
   requestAnimationFrame(draw);
   const now = performance.now();
-  for (const camera of page.cameras.values()) camera.figure.classList.toggle("old", now - camera.at > OLD_IMAGE && page.mode !== "hold");
+  for (const [name, camera] of page.cameras) if (!name.startsWith(STILL)) camera.figure.classList.toggle("old", now - camera.at > OLD_IMAGE && page.mode !== "hold");
   if (!page.dirty || !page.state) return;
   page.dirty = false;
   showState();
@@ -285,6 +285,7 @@ function showState() {
   if (!fault && $("cause").open) $("cause").close();
   const running = state.hold_to_run && page.held.has("go on");
   showReset(state, mine);
+  showQuestion(state, mine);
   $("go").disabled = !running && (!mine || !["hold", "home", "limp"].includes(state.mode) || !state.robot || state.pending !== null || state.trouble);
   $("go-word").textContent = state.mode === "home" ? "Stop" : state.mode === "limp" ? "Stiffen" : state.hold_to_run ? "Hold to run" : page.steps.length && state.labels ? "Resume" : "Start";
   for (const button of document.querySelectorAll("#say .labels button")) {
@@ -313,6 +314,27 @@ function showReset(state, mine) {
   $("home-word").textContent = state.mode === "home" ? "Stop" : state.hold_to_run ? "Hold to drive home" : "Home";
   $("limp-word").textContent = state.mode === "limp" ? "Stiffen" : "Limp";
   $("home-done").hidden = state.mode !== "home";
+}
+
+// A question between two episodes, which may be answered until the next one starts.
+function showQuestion(state, mine) {
+  const question = state.reset.question, box = $("choices"), asked = JSON.stringify(question?.choices ?? []);
+  $("question").hidden = !question;
+  $("question-text").textContent = question?.text ?? "";
+  if (box.dataset.asked !== asked) {
+    box.dataset.asked = asked;
+    box.replaceChildren(...(question?.choices ?? []).map((words, choice) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = words;
+      button.onclick = () => send({ kind: "answer", choice });
+      return button;
+    }));
+  }
+  [...box.children].forEach((button, choice) => {
+    button.disabled = !mine || !state.robot;
+    button.setAttribute("aria-pressed", String(question?.answer === choice));
+  });
 }
 
 // The task, the running episode and the arm, as words.
@@ -366,6 +388,9 @@ function showCounters(counters) {
   }));
 }
 
+// Pictures of this name are of the past, and do not grow old.
+const STILL = "start: ";
+
 // The person's own camera comes first and is the largest; the others follow by name, whichever came first.
 const before = (name, other) => other !== "shoulder" && (name === "shoulder" || name < other);
 
@@ -373,6 +398,11 @@ const before = (name, other) => other !== "shoulder" && (name === "shoulder" || 
 async function show(blob) {
   const head = new Uint8Array(await blob.slice(0, 64).arrayBuffer());
   const name = new TextDecoder().decode(head.slice(1, 1 + head[0]));
+  if (blob.size <= 1 + head[0]) {   // a still picture that is taken away
+    page.cameras.get(name)?.figure.remove();
+    page.cameras.delete(name);
+    return;
+  }
   const bitmap = await createImageBitmap(blob.slice(1 + head[0], blob.size, "image/jpeg"));
   let camera = page.cameras.get(name);
   if (!camera) {

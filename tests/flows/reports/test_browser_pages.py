@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from flows.deployment.blinded.result import figures
+from flows.deployment.blinded.result_page import page as blinded_page
 from flows.orchestration.serving.results_app import results_app
 from flows.reports.lineage import write_page
 from flows.reports.page import write_report
@@ -20,6 +22,7 @@ from sim.evaluation.groups import compare_groups
 from sim.evaluation.groups_report import write_comparison
 from sim.evaluation.report import write_report as write_evaluation
 from tests.accessibility import focus_faults, looks, pressed, violations
+from tests.flows.deployment.blinded.played import played_out, sealed, stands
 from tests.flows.deployment.test_approval import asked, asked_once
 from tests.flows.gating.bundles import Run
 from tests.flows.reports.test_episode_view import page as episode_page
@@ -87,6 +90,14 @@ def examined(folder: Path) -> Path:
     return folder / "examination.html"
 
 
+def blinded_comparison(folder: Path) -> Path:
+    order = sealed("x", preference=True)
+    attempts = played_out(order, (0.9, 0.4), seed=3)
+    result = figures(order, stands(order, attempts), attempts, {0: 1, 1: None})
+    (folder / "result.html").write_text("\n".join(blinded_page(result)))
+    return folder / "result.html"
+
+
 def check(browser: Any, address: str) -> None:
     for look in looks():
         context = browser.new_context(**look)
@@ -100,7 +111,17 @@ def check(browser: Any, address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [run_report, release_page, comparison, evaluation, lineage, episode, examined]
+    "make",
+    [
+        run_report,
+        release_page,
+        comparison,
+        evaluation,
+        lineage,
+        episode,
+        examined,
+        blinded_comparison,
+    ],
 )
 def test_axe_finds_nothing_on_a_report(
     browser: Any, tmp_path: Path, make: Callable[[Path], Path]

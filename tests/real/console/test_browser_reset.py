@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from real.cameras.camera_process import frame
 from real.console.client import ConsoleClient, ConsoleClientConfig
 from real.console.control.arbiter import ArbiterConfig
 from real.console.control.commands import Mode
 from real.console.process import OpenConsole, open_console
 from real.console.server import ConsoleConfig
+from tests.accessibility import violations
 from tests.real.console.pages import logged, until
 from tests.real.console.tabs import Tab, reaches
 
@@ -103,6 +105,44 @@ def test_the_buttons_are_off_while_an_episode_runs(tab: Tab, robot: ConsoleClien
     tab.page.keyboard.press("KeyF")
     tab.until("document.getElementById('why').textContent.includes('label it first')")
     assert robot.command().mode is Mode.HOLD
+
+
+def asked(line: ConsoleClient) -> None:
+    question = {"number": 1, "text": "Which was better?", "choices": ["The first", "Neither"]}
+    line.describe({"kind": "reset", "open": True, "why": "", "wait": True, "question": question})
+
+
+def test_a_question_is_answered_by_a_button_and_changed_until_the_start(
+    tab: Tab, robot: ConsoleClient
+) -> None:
+    assert not tab.page.is_visible("#question")
+    asked(robot)
+    tab.until("!document.getElementById('question').hidden")
+    assert tab.page.inner_text("#question-text") == "Which was better?"
+    for choice, name in enumerate(("The first", "Neither")):
+        tab.page.click(f"#choices >> text={name}")
+        until(lambda choice=choice: robot.command().answer == (1, choice))
+        tab.until(f"document.querySelectorAll('#choices button')[{choice}].ariaPressed === 'true'")
+    pressed = "document.querySelectorAll('#choices button[aria-pressed=\"true\"]').length === 1"
+    tab.until(pressed)
+    assert violations(tab.page) == []
+    robot.describe({"kind": "reset", "open": False})
+    tab.until("document.getElementById('question').hidden")
+
+
+def test_a_still_picture_is_shown_does_not_age_and_goes(tab: Tab, robot: ConsoleClient) -> None:
+    picture = frame("start: front", np.full((8, 8, 3), 200, np.uint8))
+    robot.send({"kind": "still", "frame": picture})
+    figure = "document.querySelector('figure[data-name=\"start: front\"]')"
+    tab.until(f"{figure} !== null")
+    wait(robot, "")
+    tab.page.keyboard.press("Enter")
+    reaches(robot, Mode.POLICY)
+    # Pictures of cameras are marked after a second.
+    tab.page.wait_for_timeout(1500)
+    assert not tab.page.evaluate(f"{figure}.classList.contains('old')")
+    robot.send({"kind": "still", "frame": picture[: 1 + picture[0]]})
+    tab.until(f"{figure} === null")
 
 
 def test_keys_and_legend_of_a_plane_have_nothing_of_other_axes(

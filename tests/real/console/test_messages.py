@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from real.console.control.bindings import Inputs
-from real.console.control.commands import ControlCommand, Mode, Recovery
+from real.console.control.commands import ControlCommand, Mode, Recovery, ResetAnswer
 from real.console.messages import (
     LONGEST_REASON,
     command_message,
@@ -107,7 +107,9 @@ def test_no_text_breaks_the_reader(text):
 def test_a_command_travels_unchanged():
     hand = HandInput(True, np.array([0.1, -0.2, 0.3, 0, 0, 1.0]), -1)
     recovery = Recovery(4, "bob", "a cable")
-    command = ControlCommand(Mode.PERSON, hand, "ada", 17, Label.REDO, 2, 3, recovery)
+    command = ControlCommand(
+        Mode.PERSON, hand, "ada", 17, Label.REDO, 2, 3, recovery, ResetAnswer(5, 1)
+    )
     again = read_command(unpack(pack(command_message(command))))
     assert again[:1] + again[2:] == command[:1] + command[2:]
     assert (again.hand.engaged, again.hand.grip) == (True, -1)
@@ -123,6 +125,8 @@ def test_a_command_travels_unchanged():
         {"label": 99},
         {"said": None},
         {"recovery": 1},
+        {"answer": [1]},
+        {"answer": None},
     ],
 )
 def test_what_is_no_command_is_refused(wrong):

@@ -9,9 +9,16 @@ import pytest
 
 from real.console.control.arbiter import ArbiterConfig
 from real.console.control.bindings import DEFAULTS, RefusedBindingError, stored_bindings
-from real.console.control.commands import ControlCommand, Mode
-from real.console.control.reset_offer import NOT_OFFERED
-from real.console.messages import command_message, read_command, read_progress, read_refusals
+from real.console.control.commands import ControlCommand, Mode, ResetAnswer
+from real.console.control.reset_offer import NOT_OFFERED, ResetQuestion
+from real.console.messages import (
+    command_message,
+    read_choice,
+    read_command,
+    read_progress,
+    read_question,
+    read_refusals,
+)
 from robots.errors import HandoffError
 from tests.real.console.test_arbiter import Setup
 
@@ -219,6 +226,90 @@ def test_the_command_reaches_the_robot(mode: Mode) -> None:
     tap(setup, KEYS[mode])
     command: ControlCommand = read_command(command_message(setup.arbiter.command()))
     assert command.mode is mode
+
+
+QUESTION = ResetQuestion(3, "Which was better?", ("The first", "The second"))
+
+
+def asking() -> Setup:
+    """A session that asks something between two episodes."""
+    setup = between()
+    setup.arbiter.await_start("", wait=True, question=QUESTION)
+    return setup
+
+
+def test_an_answer_reaches_the_robot_and_may_be_changed_until_the_start() -> None:
+    setup = asking()
+    shown = setup.arbiter.page_state()["reset"]["question"]
+    assert shown == {
+        "text": QUESTION.text,
+        "choices": ["The first", "The second"],
+        "answer": None,
+    }
+    for choice in (0, 1):
+        setup.arbiter.answer(setup.ada, choice)
+        command = read_command(command_message(setup.arbiter.command()))
+        assert command.answer == ResetAnswer(3, choice)
+        assert setup.arbiter.page_state()["reset"]["question"]["answer"] == choice
+    assert setup.happened("answered")
+    setup.arbiter.leave_reset()
+    setup.arbiter.answer(setup.ada, 0)
+    assert setup.arbiter.command().answer == ResetAnswer(3, 1), "the next episode has begun"
+    assert "question" not in setup.arbiter.page_state()["reset"]
+
+
+@pytest.mark.parametrize("choice", [-1, 2, 99])
+def test_an_answer_that_was_not_offered_does_not_count(choice: int) -> None:
+    setup = asking()
+    setup.arbiter.answer(setup.ada, choice)
+    assert setup.arbiter.command().answer == ResetAnswer()
+
+
+def test_only_the_page_in_control_answers() -> None:
+    setup = asking()
+    bob = setup.arbiter.join("bob", "there")
+    setup.arbiter.answer(bob, 0)
+    assert setup.arbiter.command().answer == ResetAnswer()
+    assert setup.happened("not in control")
+
+
+def test_an_answer_to_an_earlier_question_is_none_to_the_next() -> None:
+    setup = asking()
+    setup.arbiter.answer(setup.ada, 0)
+    setup.arbiter.begin_episode(1)
+    setup.arbiter.end_episode("Episode 2: success.")
+    setup.arbiter.await_start("", wait=True, question=QUESTION._replace(number=4))
+    assert setup.arbiter.page_state()["reset"]["question"]["answer"] is None
+    setup.arbiter.robot_connected(False, "reach")
+    assert setup.arbiter.command().answer == ResetAnswer()
+
+
+def test_a_question_travels_unchanged() -> None:
+    assert read_question({}) is None
+    assert read_question({"question": QUESTION._asdict()}) == QUESTION
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "why?",
+        {"number": "1", "text": "?", "choices": ["a"]},
+        {"number": 1, "text": 2, "choices": ["a"]},
+        {"number": 1, "text": "?", "choices": []},
+        {"number": 1, "text": "?", "choices": ["a"] * 13},
+        {"number": 1, "text": "?", "choices": ["\n"]},
+    ],
+)
+def test_a_question_that_cannot_be_shown_is_refused(wrong: object) -> None:
+    with pytest.raises(HandoffError):
+        read_question({"question": wrong})
+
+
+@pytest.mark.parametrize("wrong", [None, True, "1", 1.0])
+def test_an_answer_is_a_whole_number(wrong: object) -> None:
+    assert read_choice({"choice": 1}) == 1
+    with pytest.raises(HandoffError):
+        read_choice({"choice": wrong})
 
 
 @pytest.mark.parametrize("wrong", [{"dance": ""}, {"home": 1}, {"limp": "\n"}, [], "home"])

@@ -18,6 +18,7 @@ from flows.deployment.session_tables.hosts import HostOptions, SimulatedHost
 from flows.deployment.session_tables.reset_phase import AT_START, OBJECTS, ResetPhase
 from flows.session.simulated_arm import twin_arm
 from real.arm import ArmFaultError
+from real.console.control.reset_offer import ResetQuestion
 from real.driver.driven_arm import DrivenArm
 from real.driver.driver import Driver
 from real.franka.arm import FrankaArm
@@ -71,7 +72,7 @@ class Person:
         self.reset_motion = ResetMotion.NONE
         self._motions.clear()
 
-    def open_reset(self, why: str, *, wait: bool) -> None:
+    def open_reset(self, why: str, *, wait: bool, question: Any = None) -> None:
         self.words.append(why)
         self.waits.append(wait)
         self.reset_motion = ResetMotion.NONE
@@ -395,6 +396,18 @@ def test_a_real_table_asks_for_its_objects_and_waits(host: Host) -> None:
     sentence = "Put the cube back on its mark."
     assert phase(host, person, sentence=sentence, by_person=False).await_start()
     assert (person.words, person.waits) == ([sentence, "closed"], [False])
+
+
+def test_a_question_makes_every_arm_wait_and_words_replace_those_for_the_objects(
+    host: Host,
+) -> None:
+    person, question = Person(), ResetQuestion(1, "Which?", ("a", "b"))
+    assert phase(host, person).await_start("As the picture shows.", question)
+    assert (person.words, person.waits) == (["As the picture shows.", "closed"], [True])
+    host.manual_reset = True
+    person = Person()
+    assert phase(host, person).await_start("As the picture shows.")
+    assert (person.words, person.waits) == (["As the picture shows.", "closed"], [True])
 
 
 def test_damping_of_another_robot_is_refused(host: Host) -> None:
