@@ -137,7 +137,7 @@ def sensitivity(
 ) -> None:
     """Measure which parameters of the environments decide whether policies succeed.
 
-    Writes sensitivity.json, a chart and a page: success against each factor, and its influence while all vary.
+    Writes sensitivity.json, a chart and a page: success against each factor, and its influence.
 
     Args:
         protocol: Name of a protocol, e.g. pick_cube, or path of a YAML file.

@@ -97,10 +97,10 @@ def drawn_ranges(
         raise HandoffError(
             f"{name}: randomized draws from the ranges of the task, and ranges gives others. Remove one of them."
         )
-    seen = sorted({item.what for item in own} & {*VISIBLE})
-    if seen:
+    visible = sorted({item.what for item in own} & {*VISIBLE})
+    if visible:
         raise HandoffError(
-            f"{name}: ranges of {seen}, which only pictures show. Give them as appearance.ranges."
+            f"{name}: ranges of {visible}, which only pictures show. Give them as appearance.ranges."
         )
     return own
 

@@ -1,4 +1,4 @@
-"""Estimates the influence of each factor on success over a design in which all factors vary at once.
+"""Estimates the influence of each factor on success over a design in which all factors vary.
 
 Two figures complement one another. The share of the variance of success that a factor explains by
 itself (the first-order index of Sobol' 1993, here the correlation ratio over slices of the factor's
@@ -115,8 +115,8 @@ def log_odds(unit: np.ndarray, solved: np.ndarray, confidence: float) -> np.ndar
 def success_by_slice(
     solved: np.ndarray, groups: np.ndarray, count: int, confidence: float
 ) -> list[dict[str, Any]]:
-    """Success in every slice: `k` of `n` and the Wilson interval `low`, `high`; None for the ends of
-    a slice without episodes."""
+    """Success in every slice: `k` of `n` and the Wilson interval `low`, `high`; None for the ends
+    of a slice without episodes."""
     rows: list[dict[str, Any]] = []
     for number in range(count):
         inside = np.asarray(solved)[groups == number]

@@ -169,8 +169,8 @@ def measure_sensitivity(
             for index, (changed, label, each) in enumerate(played)
             for first in range(0, len(each), execution.batch)
         ]
-        told = partial(_report, progress, number * steps, len(agents) * steps)
-        episodes = _play(load, pieces, execution.workers, told)
+        counted = partial(_report, progress, number * steps, len(agents) * steps)
+        episodes = _play(load, pieces, execution.workers, counted)
         success = np.array([episode.success for episode in episodes])
         count = len(varied) * len(seeds)
         rows = success[:count].reshape(len(varied), len(seeds))
