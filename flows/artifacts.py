@@ -31,6 +31,8 @@ Comparison = NewType("Comparison", Path)
 """Folder with a comparison of evaluations."""
 Robustness = NewType("Robustness", Path)
 """Folder with the success of policies under displaced cameras, other light and distractors."""
+Sensitivity = NewType("Sensitivity", Path)
+"""Folder with the success of policies as a function of parameters of the environments."""
 Bundle = NewType("Bundle", Path)
 """Folder with an exported policy, its contract and golden examples."""
 Gate = NewType("Gate", Path)

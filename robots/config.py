@@ -348,7 +348,9 @@ def _explain(cls: type, path: str, item: Any) -> str:
 def _locate(cls: type, location: list[str]) -> tuple[list[str], type]:
     """`location` without the tags that pydantic inserts for unions, and the class of its last
     key."""
-    path, options = [], [cls]
+    path: list[str] = []
+    options: list[Any] = [cls]
+    entries: list[Any] = []
     for part in location[:-1]:
         tagged = [
             option
@@ -359,6 +361,12 @@ def _locate(cls: type, location: list[str]) -> tuple[list[str], type]:
             options = tagged
             continue
         path.append(part)
+        if entries:
+            options, entries = entries, []
+            continue
         hint = get_type_hints(options[0]).get(part)
+        if get_origin(hint) is dict:
+            entries = list(classes_of(get_args(hint)[1]))
+            continue
         options = [option for option in (hint, *get_args(hint)) if is_dataclass(option)] or options
     return [*path, *location[-1:]], options[0]  # type: ignore[return-value]

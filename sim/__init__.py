@@ -14,6 +14,7 @@
 - `scene`: scenes, cameras, randomisation.
 - `tasks`: the tasks on the arm.
 - `evaluation`: protocols, intervals and comparisons.
+- `sensitivity`: success as a function of parameters of the environments.
 - `identification`: real-to-sim tuning.
 - `recording`: rollouts, play and simulated operators.
 - `rendering`: images and videos.

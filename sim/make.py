@@ -23,6 +23,7 @@ from sim.engines.maniskill_task import ManiSkillConfig
 from sim.scene.appearance import Appearance
 from sim.scene.cameras import CamerasConfig
 from sim.scene.dynamics import ArmDynamics
+from sim.scene.randomize import Places, Range
 from sim.servers.config import ServerConfig
 from sim.specified_reward import SpecifiedReward, SpecifiedRewardConfig
 from sim.tasks.task import Task, at_rate, with_instruction, with_phrasing
@@ -56,6 +57,7 @@ ARM_OPTIONS = {
     "reward",
     "specified_reward",
     "randomized",
+    "ranges",
     "instruction",
     "phrasing",
     "dynamics",
@@ -93,6 +95,13 @@ class EnvConfig:
     maniskill, gym; see `sim.specified_reward`); None takes `reward`."""
     randomized: bool = False
     """Domain randomisation from the task's ranges (mujoco, warp)."""
+    ranges: tuple[Range, ...] = ()
+    """Physical quantities that each episode draws, in place of those of `randomized` (mujoco,
+    warp); a lower bound equal to the upper one fixes a quantity."""
+    places: Places = ()
+    """Family of environments that share `ranges` and the bounds of `dynamics`: one row per member
+    with the place of each range, then of each value of `dynamics`, between its bounds, 0 to 1. An
+    episode with seed s is that of row s modulo their number; empty lets episodes draw (mujoco)."""
     appearance: Appearance | None = None
     """What cameras see that differs from the task's own scene (mujoco, see
     `sim.scene.appearance`); None changes nothing."""
@@ -235,7 +244,7 @@ def make_vec_env(config: EnvConfig, num_envs: int) -> VecEnv:
         HandoffError: an unknown task, an engine that is not installed, an option that the engine
             does not have, or fewer than one worker.
     """
-    _refuse_ignored(config)
+    refuse_ignored(config)
     if config.resident:
         raise HandoffError(
             "environments: resident: true is for fine-tuning and PPO from scratch only; evaluation and demonstrations "
@@ -287,7 +296,7 @@ def make_device_env(config: EnvConfig, num_envs: int) -> DeviceArmEnv | DeviceMa
     from sim.device.arm import DeviceArmEnv
     from sim.engines.warp import WarpConfig
 
-    _refuse_ignored(config)
+    refuse_ignored(config)
     on_device = config.engine in ("warp", "maniskill")
     single = config.cameras is None and config.workers == 1
     if not on_device or not single or config.on_end != "freeze":
@@ -304,13 +313,14 @@ def make_device_env(config: EnvConfig, num_envs: int) -> DeviceArmEnv | DeviceMa
         actions=config.actions,
         reward=config.reward,
         randomized=config.randomized,
+        ranges=config.ranges,
         dynamics=config.dynamics,
         device=config.device,
     )
     return DeviceArmEnv(_configured_task(config), num_envs, options, config.max_steps)
 
 
-def _refuse_ignored(config: EnvConfig) -> None:
+def refuse_ignored(config: EnvConfig) -> None:
     """Refuses settings that the engine would ignore: users would assume that they have an
     effect."""
     from sim.servers.engines import ARM
@@ -319,7 +329,7 @@ def _refuse_ignored(config: EnvConfig) -> None:
     engine = config.server.engine if served else config.engine
     match engine:
         case "mujoco":
-            read = ARM_OPTIONS | {"appearance", "cameras", "threads", "contact_threshold"}
+            read = ARM_OPTIONS | {"places", "appearance", "cameras", "threads", "contact_threshold"}
         case "warp":
             # `cameras` is accepted here because `_make_here` refuses it with a clearer message.
             read = ARM_OPTIONS | {"cameras", "device", "resident"}
@@ -370,6 +380,8 @@ def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
                 actions=config.actions,
                 reward=config.reward,
                 randomized=config.randomized,
+                ranges=config.ranges,
+                places=config.places,
                 appearance=config.appearance,
                 dynamics=config.dynamics,
                 cameras=config.cameras,
@@ -389,6 +401,7 @@ def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
                 actions=config.actions,
                 reward=config.reward,
                 randomized=config.randomized,
+                ranges=config.ranges,
                 dynamics=config.dynamics,
                 device=config.device,
             )

@@ -231,7 +231,7 @@ BASE: dict[str, Any] = {
 
 
 def check_yaml(text: str) -> None:
-    """Builds a recipe, validates a protocol, faults, a fence or deviations, or builds a part of a
+    """Builds a recipe, validates a protocol, factors, faults, a fence or deviations, or builds a part of a
     recipe in place of the demo's.
 
     Raises:
@@ -241,6 +241,9 @@ def check_yaml(text: str) -> None:
 
     import yaml
 
+    from flows.config.options import build
+    from flows.config.protocols import read_protocol
+    from flows.evaluation.config import SensitivityPoliciesConfig
     from flows.recipes.graph import stages
     from flows.recipes.recipe import KEYS, read_recipe
     from flows.session.twin_faults import Faults
@@ -249,6 +252,7 @@ def check_yaml(text: str) -> None:
     from robots.config import validate
     from sim.evaluation.protocol import Protocol
     from sim.scene.deviations import Deviations
+    from sim.sensitivity.measure import check_study
 
     values = yaml.safe_load(text)
     if isinstance(values, list):
@@ -262,6 +266,10 @@ def check_yaml(text: str) -> None:
         return
     if set(values) <= {"arm", "objects"}:
         validate(Deviations, values, "deviations")
+        return
+    if "factors" in values:
+        study = build(SensitivityPoliciesConfig, values, "factors")
+        check_study(read_protocol("pick_cube"), study.study)
         return
     if "engine" in values:
         validate(Protocol, values, "protocol")

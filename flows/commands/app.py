@@ -145,6 +145,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "evaluate": evaluation.evaluate,
         "compare": evaluation.compare,
         "robustness": evaluation.robustness,
+        "sensitivity": evaluation.sensitivity,
         "gate": evaluation.gate,
         "serve": evaluation.serve,
     },

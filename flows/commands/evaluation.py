@@ -1,5 +1,6 @@
 """Defines the commands that evaluate, gate and serve policies, record them and tune the simulated
-arm: `evaluate`, `compare`, `robustness`, `gate`, `serve`, `rollouts`, `tune`."""
+arm: `evaluate`, `compare`, `robustness`, `sensitivity`, `gate`, `serve`,
+`rollouts`, `tune`."""
 
 from __future__ import annotations
 
@@ -116,6 +117,41 @@ def robustness(
     from flows.evaluation.robustness import robustness_command
 
     robustness_command(protocol, overrides, policy, out)
+
+
+def sensitivity(
+    protocol: Annotated[str, Parameter(completer=completers.protocols)],
+    /,
+    *overrides: Annotated[
+        str,
+        Parameter(
+            name="OVERRIDES",
+            help="Options of the stage sensitivity, KEY=VALUE, e.g. design.points=64 or protocol.episodes=50.",
+            completer=completers.options_of("flows.evaluation.config:SensitivityPoliciesConfig"),
+        ),
+    ],
+    policy: Annotated[tuple[str, ...], Parameter(required=True, completer=completers.policies)],
+    factors: Path | None = None,
+    out: Path,
+    debug: Debug = False,
+) -> None:
+    """Measure which parameters of the environments decide whether policies succeed.
+
+    Writes sensitivity.json, a chart and a page: success against each factor, and its influence.
+
+    Args:
+        protocol: Name of a protocol, e.g. pick_cube, or path of a YAML file.
+        policy: As for evaluate; may be repeated, and the first one is the reference.
+        factors: YAML file with the options of the stage, such as factors and design.
+        out: Folder for the results.
+
+    Examples:
+        handoff sensitivity pick_cube --factors factors.yaml --policy expert --out runs/factors
+        handoff sensitivity pick_cube design.points=64 --factors f.yaml --policy a.onnx --out runs/a
+    """
+    from flows.evaluation.sensitivity import sensitivity_command
+
+    sensitivity_command(protocol, overrides, policy, factors, out)
 
 
 def gate(

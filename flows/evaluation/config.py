@@ -1,4 +1,5 @@
-"""Defines the options of the stages `evaluate`, `robustness` and `compare_simulators`."""
+"""Defines the options of the stages `evaluate`, `robustness`, `sensitivity` and
+`compare_simulators`."""
 
 from __future__ import annotations
 
@@ -10,6 +11,9 @@ from robots.config import Count, OpenShare, Seed, config
 from sim.evaluation.evaluate import EvaluateConfig
 from sim.evaluation.protocol import Protocol
 from sim.evaluation.robustness import SweepConfig
+from sim.sensitivity.design import DesignConfig
+from sim.sensitivity.factors import AnyFactor
+from sim.sensitivity.measure import SensitivityConfig
 
 
 @config
@@ -31,13 +35,11 @@ class EvaluatePolicyConfig:
 
 
 @config
-class RobustnessConfig:
-    """Success of policies as a function of the appearance of the scene."""
+class PoliciesConfig:
+    """Evaluation of several policies in families of environments."""
 
     protocol: Protocol = field(default_factory=push_t_published)
-    """Task, seeds and rules of the evaluation; its environments have cameras."""
-    sweep: SweepConfig = field(default_factory=SweepConfig)
-    """Displacements of the cameras, factors of the light, and numbers of distractors."""
+    """Task, seeds and rules of the evaluation."""
     batch: Count = 50
     """Episodes stepped together, which is the batch size of inference."""
     workers: Count = 1
@@ -62,6 +64,30 @@ class RobustnessConfig:
             device=self.device,
             confidence=self.confidence,
         )
+
+
+@config
+class RobustnessConfig(PoliciesConfig):
+    """Success of policies as a function of the appearance of the scene, in environments with
+    cameras."""
+
+    sweep: SweepConfig = field(default_factory=SweepConfig)
+    """Displacements of the cameras, factors of the light, and numbers of distractors."""
+
+
+@config
+class SensitivityPoliciesConfig(PoliciesConfig):
+    """Success of policies as a function of any parameters of the environments."""
+
+    factors: dict[str, AnyFactor] = field(default_factory=dict)
+    """Parameters of the environments by a name of one's own."""
+    design: DesignConfig = field(default_factory=DesignConfig)
+    """Points over all factors that have a range."""
+
+    @property
+    def study(self) -> SensitivityConfig:
+        """Factors and design."""
+        return SensitivityConfig(factors=self.factors, design=self.design)
 
 
 @config

@@ -3,16 +3,20 @@ scene."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from flows.config.options import build
 from flows.config.overrides import parse_overrides, set_value
 from flows.config.protocols import read_protocol
-from flows.evaluation.config import RobustnessConfig
+from flows.evaluation.config import PoliciesConfig, RobustnessConfig
 from flows.evaluation.evaluate import make_entrants, print_line, print_tables
 from robots.errors import HandoffError
+
+C = TypeVar("C", bound=PoliciesConfig)
 
 
 def robustness_command(
@@ -28,7 +32,7 @@ def robustness_command(
     from sim.evaluation.robustness import NOMINAL_CONDITION, measure_robustness, under_condition
     from sim.evaluation.robustness_report import REPORT, robustness_tables, write_robustness
 
-    config = _settings(protocol, overrides)
+    config = command_options("robustness", RobustnessConfig, protocol, overrides)
     under_condition(config.protocol, NOMINAL_CONDITION)
     entrants = make_entrants(policies, config.protocol, config.instruction, config.device)
     out.mkdir(parents=True, exist_ok=True)
@@ -47,15 +51,33 @@ def robustness_command(
     print_line(f"report  {out / REPORT}")
 
 
-def _settings(protocol: str, overrides: Sequence[str]) -> RobustnessConfig:
-    values: dict[str, Any] = {}
+def command_options(
+    command: str,
+    cls: type[C],
+    protocol: str,
+    overrides: Sequence[str],
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> C:
+    """Options of a command that evaluates in families of environments.
+
+    Args:
+        command: name of the command, for messages.
+        cls: class of the options.
+        protocol: name of the protocol, or path of a YAML file.
+        overrides: KEY=VALUE each.
+        given: options that the overrides change.
+
+    Raises:
+        HandoffError: no such protocol or option, or one that only the stage has.
+    """
+    values = copy.deepcopy(dict(given))
     for override in parse_overrides(overrides):
         set_value(values, override.keys, override.value)
     if "denoising_steps" in values:
         raise HandoffError(
-            "robustness: denoising_steps is an option of the stage alone; set protocol.sampling.denoising_steps."
+            f"{command}: denoising_steps is an option of the stage alone; set protocol.sampling.denoising_steps."
         )
-    given = values.get("protocol")
-    values["protocol"] = {"uses": protocol, **(given if isinstance(given, dict) else {})}
+    changed = values.get("protocol")
+    values["protocol"] = {"uses": protocol, **(changed if isinstance(changed, dict) else {})}
     read_protocol(protocol)
-    return build(RobustnessConfig, values, "")
+    return build(cls, values, "")

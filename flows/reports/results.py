@@ -156,6 +156,25 @@ def _robustness(metrics: Mapping[str, Any]) -> str:
     return "; ".join(phrases)
 
 
+def _sensitivity(metrics: Mapping[str, Any]) -> str:
+    """Describes every policy's success as the environments are and over the design, and the factors
+    that were found important."""
+    design = metrics["design"]
+    if design is None:
+        return _robustness(metrics)
+    nominal = metrics["conditions"][0]["agents"]
+    phrases = []
+    for agent, varied in design["agents"].items():
+        alone, all_vary = nominal[agent]["success"], varied["success"]
+        ordered = sorted(varied["factors"], key=lambda row: -row["share"])
+        names = [f"{row['name']} {row['share']:.2f}" for row in ordered if row["important"]]
+        phrases.append(
+            f"{agent} {alone['k'] / alone['n']:.2f} nominal, {all_vary['k'] / all_vary['n']:.2f} over all factors, "
+            f"important: {', '.join(names) or 'none'}"
+        )
+    return "; ".join(phrases)
+
+
 def _played(metrics: Mapping[str, Any]) -> str:
     """Describes the episodes that a gate played; empty for one of an older version."""
     if "success" not in metrics:
@@ -232,6 +251,8 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
             return f"error {policy:.2f} standard deviations, control {control:.2f} ({number})"
         case "robustness":
             return _robustness(metrics)
+        case "sensitivity":
+            return _sensitivity(metrics)
         case "tune":
             return _tuning(metrics)
         case "compare":

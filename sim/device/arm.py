@@ -35,6 +35,7 @@ from sim.engines.warp import WarpConfig
 from sim.engines.warp_physics import Capacity, WarpPhysics
 from sim.scene.dynamics import refuse_varying
 from sim.scene.model_draws import ModelDraws
+from sim.scene.randomize import drawn_ranges
 from sim.scene.view import View
 from sim.tasks.task import Task
 from sim.tasks.terms import control, next_target, read_terms
@@ -402,7 +403,8 @@ class _InitialStates(ArmEngine):
     ) -> None:
         super().__init__(name, task, count, model, actions, config.reward)
         self.set_delay(config.dynamics)
-        self.draws = ModelDraws(task.ranges if config.randomized else (), model, count)
+        ranges = drawn_ranges(task.ranges, config.ranges, config.randomized, name)
+        self.draws = ModelDraws(ranges, model, count)
         self._dynamics = config.dynamics
         self._qpos = np.zeros((count, model.nq))
         self._qvel = np.zeros((count, model.nv))

@@ -41,6 +41,7 @@ from sim.scene.cameras import Cameras, CamerasConfig
 from sim.scene.clutter import add_clutter
 from sim.scene.contact_cost import ContactCost, add_contact_sensors
 from sim.scene.dynamics import ArmDynamics, add_payload, apply_drawn, apply_dynamics
+from sim.scene.randomize import Places, Range
 from sim.tasks.task import Task
 
 
@@ -54,6 +55,12 @@ class MujocoConfig:
     """Reward of a step. `dense`: the task's weighted terms. `sparse`: 1 on success, otherwise 0."""
     randomized: bool = False
     """Whether each episode draws masses, frictions, gains and others from the task's ranges."""
+    ranges: tuple[Range, ...] = ()
+    """Physical quantities that each episode draws, in place of those of `randomized`."""
+    places: Places = ()
+    """Family of environments that share `ranges` and the bounds of `dynamics`: one row per member
+    with the place of each range, then of each value of `dynamics`, between its bounds, 0 to 1. An
+    episode with seed s is that of row s modulo their number; empty lets episodes draw."""
     cameras: CamerasConfig | None = None
     """Cameras whose images are observed; None renders none."""
     appearance: Appearance | None = None
@@ -163,12 +170,18 @@ class MujocoEngine(ArmEngine):
         threads = self.config.threads
         self._pool = rollout.Rollout(nthread=0 if threads == 1 else threads)
         self._data = [mujoco.MjData(self.model) for _ in range(threads)]
-        self._ranges = task.ranges if self.config.randomized else ()
+        self._ranges = randomize.drawn_ranges(
+            task.ranges, self.config.ranges, self.config.randomized, f"mujoco {task.name}"
+        )
         self._draws = np.ones((num_envs, len(self._ranges), 3))
         tuned = self.config.dynamics or ArmDynamics()
         self._uncertain = tuned if tuned.varies else None
         self._places = np.zeros((num_envs, len(tuned.values) if tuned.varies else 0))
         """(N, D) places of the uncertain values of the arm between their bounds."""
+        varying = len(self._ranges) + self._places.shape[1]
+        randomize.check_places(self.config.places, varying, self.name)
+        self._family = np.array(self.config.places)
+        """(M, R + D) places of the members of a family; empty lets episodes draw."""
         self._models = [self.model] * num_envs
         if self._varies:
             self._models = [copy.copy(self.model) for _ in range(num_envs)]
@@ -205,12 +218,7 @@ class MujocoEngine(ArmEngine):
         if not self._varies:
             return
         for env_id, seed in zip(env_ids.tolist(), seeds.tolist(), strict=True):
-            # A separate stream, so that initial states are the same with and without
-            # randomisation.
-            rng = np.random.default_rng([seed, EpisodeStream.DOMAIN_RANDOMIZATION])
-            self._draws[env_id] = randomize.draw(self._ranges, rng)
-            rng = np.random.default_rng([seed, EpisodeStream.DYNAMICS])
-            self._places[env_id] = rng.random(self._places.shape[1])
+            self._draw_parameters(env_id, seed)
             if self.config.appearance is not None:
                 self._looks[env_id] = self._draw_look(self.config.appearance, env_id, seed)
             self._write_draws(env_id)
@@ -331,6 +339,20 @@ class MujocoEngine(ArmEngine):
         """Whether episodes have models of their own."""
         own = self._uncertain is not None or self.config.appearance is not None
         return bool(self._ranges) or own
+
+    def _draw_parameters(self, env_id: int, seed: int) -> None:
+        """Draws the parameters of an episode, or takes those of its member of the family."""
+        if len(self._family):
+            own = self._family[seed % len(self._family)]
+            unit, self._places[env_id] = np.split(own, [len(self._ranges)])
+            shared = np.repeat(unit[:, None], 3, axis=1)
+            self._draws[env_id] = randomize.values_at(self._ranges, shared)
+            return
+        # A separate stream, so that initial states are the same with and without randomisation.
+        rng = np.random.default_rng([seed, EpisodeStream.DOMAIN_RANDOMIZATION])
+        self._draws[env_id] = randomize.draw(self._ranges, rng)
+        rng = np.random.default_rng([seed, EpisodeStream.DYNAMICS])
+        self._places[env_id] = rng.random(self._places.shape[1])
 
     def _draw_look(self, appearance: Appearance, env_id: int, seed: int) -> np.ndarray:
         import mujoco

@@ -39,6 +39,7 @@ from sim.engines.mujoco import build_model
 from sim.engines.warp_physics import Capacity, WarpPhysics
 from sim.scene.dynamics import ArmDynamics, refuse_varying
 from sim.scene.model_draws import ModelDraws
+from sim.scene.randomize import Range, drawn_ranges
 from sim.tasks.task import Task
 
 
@@ -52,6 +53,8 @@ class WarpConfig:
     """Reward of a step. `dense`: the task's weighted terms. `sparse`: 1 on success, otherwise 0."""
     randomized: bool = False
     """Whether each episode draws masses, frictions, gains and others from the task's ranges."""
+    ranges: tuple[Range, ...] = ()
+    """Physical quantities that each episode draws, in place of those of `randomized`."""
     dynamics: ArmDynamics | None = None
     """Tuned parameters of the arm; None keeps the model's own."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -89,7 +92,9 @@ class WarpEngine(ArmEngine):
         self.set_delay(self.config.dynamics)
         self._qpos = np.zeros((num_envs, self.model.nq))
         self._qvel = np.zeros((num_envs, self.model.nv))
-        ranges = task.ranges if self.config.randomized else ()
+        ranges = drawn_ranges(
+            task.ranges, self.config.ranges, self.config.randomized, f"warp {task.name}"
+        )
         self._draws = ModelDraws(ranges, self.model, num_envs)
         capacity = Capacity(self.config.contacts, self.config.constraints)
         self._physics = WarpPhysics(

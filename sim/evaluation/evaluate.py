@@ -87,7 +87,13 @@ class EvaluateConfig:
         check_syntax(self.specifications)
 
 
-def _env_config(protocol: Protocol) -> EnvConfig:
+def env_config(protocol: Protocol) -> EnvConfig:
+    """The environments of a protocol, other than the published push-T, which freeze when their
+    episode ends.
+
+    Raises:
+        HandoffError: an unknown option.
+    """
     from sim.make import EnvConfig
 
     prescribed = {
@@ -115,7 +121,7 @@ def make_env(protocol: Protocol, num_envs: int, pictures: bool = False) -> VecEn
         return PushTVecEnv(num_envs, FRAME_SIZE, options)
     from sim.make import make_vec_env
 
-    env = _env_config(protocol)
+    env = env_config(protocol)
     return make_vec_env(_with_pictures(env) if pictures else env, num_envs)
 
 
@@ -167,7 +173,7 @@ def device_env(protocol: Protocol, num_envs: int) -> DeviceArmEnv | DeviceManiSk
     """
     from sim.make import make_device_env
 
-    return make_device_env(_env_config(protocol), num_envs)
+    return make_device_env(env_config(protocol), num_envs)
 
 
 def evaluate(
@@ -279,7 +285,7 @@ def run_episodes(
     if results:
         kept_note = f"{finished} of {len(seeds)} episodes kept from the interrupted attempt"
         progress(finished * protocol.max_steps, steps, kept_note)
-    job = partial(_run_batch, protocol, make_env, record, dict(specifications))
+    job = partial(run_batch, protocol, make_env, record, dict(specifications))
 
     def keep(index: int, episodes: list[EpisodeResult]) -> None:
         ended.extend(episodes)
@@ -348,7 +354,7 @@ def write_result(
     return metrics
 
 
-def _run_batch(
+def run_batch(
     protocol: Protocol,
     make_env: MakeEnv,
     record: bool,
@@ -357,6 +363,13 @@ def _run_batch(
     seeds: tuple[int, ...],
     report: Report,
 ) -> list[EpisodeResult]:
+    """Runs one batch of episodes, a piece of `run_episodes`; see there for the arguments.
+
+    Args:
+        make_agent: the loaded agent.
+        report: called with the control periods that all episodes of the batch have had.
+    """
+
     def report_steps(done: int, total: int, note: str = "") -> None:
         report(done * len(seeds), note)
 

@@ -203,11 +203,11 @@ def robustness_figures(measured: Robustness) -> dict[str, Any]:
                 "success": intervals.success_rate(solved[condition], measured.confidence)
             }
             if condition.quantity is not None:
-                agents[name]["against_nominal"] = _difference(
+                agents[name]["against_nominal"] = success_difference(
                     solved[NOMINAL_CONDITION], solved[condition], measured.confidence
                 )
             if name != first:
-                agents[name]["against_first"] = _difference(
+                agents[name]["against_first"] = success_difference(
                     measured.solved[first][condition], solved[condition], measured.confidence
                 )
         rows.append(
@@ -219,7 +219,7 @@ def robustness_figures(measured: Robustness) -> dict[str, Any]:
             }
         )
     for kind in ("against_nominal", "against_first"):
-        _correct([each for row in rows for each in _differences(row, kind)])
+        correct_differences([each for row in rows for each in _differences(row, kind)])
     return {
         "protocol": protocol_statement(measured.protocol),
         "sweep": to_plain(measured.sweep),
@@ -229,7 +229,9 @@ def robustness_figures(measured: Robustness) -> dict[str, Any]:
     }
 
 
-def _difference(first: np.ndarray, second: np.ndarray, confidence: float) -> dict[str, Any]:
+def success_difference(first: np.ndarray, second: np.ndarray, confidence: float) -> dict[str, Any]:
+    """Difference of success, `second - first` (N,) bool each, over the same starts: `mean`, `low`,
+    `high` (bootstrap over episodes), and McNemar's test (`intervals.mcnemar`)."""
     return {
         **intervals.paired_difference(first, second, BOOTSTRAP_SEED, confidence),
         **intervals.mcnemar(first, second),
@@ -242,7 +244,8 @@ def _differences(row: Mapping[str, Any], kind: str) -> Iterator[dict[str, Any]]:
             yield agent[kind]
 
 
-def _correct(differences: list[dict[str, Any]]) -> None:
+def correct_differences(differences: list[dict[str, Any]]) -> None:
+    """Adds `p_holm`, Holm's correction of `p_value`, to the entries of one family of tests."""
     corrected = holm([each["p_value"] for each in differences])
     for each, p_value in zip(differences, corrected, strict=True):
         each["p_holm"] = p_value

@@ -63,7 +63,7 @@ class Appearance:
         if other:
             raise HandoffError(
                 f"appearance: ranges of {other}, expected some of {list(VISIBLE)}. Physical quantities are drawn "
-                "with `randomized: true` from the task's ranges."
+                "with the environment's option `ranges`, or with `randomized: true` from those of the task."
             )
 
     @property

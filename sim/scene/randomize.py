@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from robots.config import Finite, config
+from robots.config import Finite, Share, config
 from robots.errors import HandoffError, suggest
 
 if TYPE_CHECKING:
@@ -77,9 +77,74 @@ ARM_AND_CAMERAS = (
 """Randomisation of the arm, cameras and lights that all tasks share."""
 
 
+def drawn_ranges(
+    of_task: Sequence[Range], own: Sequence[Range], randomized: bool, name: str
+) -> Sequence[Range]:
+    """Ranges from which the episodes of an environment draw.
+
+    Args:
+        of_task: ranges of the task.
+        own: ranges that the environment's options give.
+        randomized: whether the task's ranges are drawn from.
+        name: name of the environment in messages.
+
+    Raises:
+        HandoffError: both kinds of ranges, or own ones of quantities that pictures alone show.
+    """
+    if not own:
+        return of_task if randomized else ()
+    if randomized:
+        raise HandoffError(
+            f"{name}: randomized draws from the ranges of the task, and ranges gives others. Remove one of them."
+        )
+    visible = sorted({item.what for item in own} & {*VISIBLE})
+    if visible:
+        raise HandoffError(
+            f"{name}: ranges of {visible}, which only pictures show. Give them as appearance.ranges."
+        )
+    return own
+
+
+Places = tuple[tuple[Share, ...], ...]
+"""Places between the bounds of ranges, 0 to 1, one row for each member of a family."""
+
+
+def check_places(places: Places, size: int, name: str) -> None:
+    """Checks the places of a family of environments.
+
+    Args:
+        places: one row for each member.
+        size: number of quantities that vary.
+        name: name of the environment in messages.
+
+    Raises:
+        HandoffError: nothing varies, or a row of another length.
+    """
+    if not places:
+        return
+    if size == 0:
+        raise HandoffError(
+            f"{name}: places of {len(places)} members, but neither ranges nor dynamics with bounds vary. Give them."
+        )
+    if wrong := [row for row in places if len(row) != size]:
+        raise HandoffError(
+            f"{name}: a member has {len(wrong[0])} places, expected {size}: one for each range, then for each value "
+            "of the dynamics."
+        )
+
+
 def draw(ranges: Sequence[Range], rng: np.random.Generator) -> np.ndarray:
     """Draws (len(ranges), 3) values, one row per range; quantities of one entry use only the first
     column.
+
+    Raises:
+        HandoffError: a lower bound above the upper bound.
+    """
+    return values_at(ranges, rng.random((len(ranges), 3)))
+
+
+def values_at(ranges: Sequence[Range], unit: np.ndarray) -> np.ndarray:
+    """(len(ranges), 3) values at places (len(ranges), 3) between the bounds, 0 to 1.
 
     Raises:
         HandoffError: a lower bound above the upper bound.
@@ -91,7 +156,7 @@ def draw(ranges: Sequence[Range], rng: np.random.Generator) -> np.ndarray:
                 "Are the bounds swapped?"
             )
     low, high = np.array([r.low for r in ranges]), np.array([r.high for r in ranges])
-    return low[:, None] + (high - low)[:, None] * rng.random((len(ranges), 3))
+    return low[:, None] + (high - low)[:, None] * unit
 
 
 def apply(

@@ -100,6 +100,20 @@ def test_classes_of_a_choice_are_all_its_options() -> None:
     assert classes_of(tuple[Near, ...]) == classes_of(int) == ()
 
 
+@config
+class Named:
+    entries: dict[str, Choice] = field(default_factory=dict)
+
+
+def test_a_problem_in_a_mapping_of_choices_is_named_without_the_choice() -> None:
+    good = validate(Named, {"entries": {"near": {"kind": "near", "reach": 0.2}}})
+    assert good.entries["near"] == Near(reach=0.2)
+    with pytest.raises(HandoffError, match=r"unknown key 'entries\.near\.inner', known keys: kind"):
+        validate(Named, {"entries": {"near": {"kind": "near", "inner": 1}}})
+    with pytest.raises(HandoffError, match=r"'entries\.one\.inner\.rate' is 'fast'"):
+        validate(Named, {"entries": {"one": {"kind": "far", "inner": {"rate": "fast"}}}})
+
+
 def test_key_paths_are_those_of_every_option() -> None:
     assert key_paths(Choosing) == [
         "choice",

@@ -3,6 +3,7 @@
 - `config`: options of these stages.
 - `evaluate`: evaluates a policy under a protocol.
 - `robustness`: evaluates policies under displaced cameras, other light and distractors.
+- `sensitivity`: measures which parameters of the environments decide whether policies succeed.
 - `open_loop`: compares a policy's actions with recorded ones.
 - `compare`: compares evaluations, grouped over seeds.
 - `compare_simulators`: compares policies in several simulators.

@@ -258,6 +258,14 @@ stages:
   scores: {uses: evaluate, inputs: {policy: teacher}}
   sees: {uses: evaluate, inputs: {policy: rlpd}}
   learned: {uses: evaluate, inputs: {policy: on_policy}}
+  factors:
+    uses: sensitivity
+    inputs: {policies: teacher}
+    with:
+      factors:
+        shift: {kind: appearance, what: camera_shift, low: 0.0, high: 0.02}
+        light: {kind: appearance, what: light, values: [0.5]}
+      design: {points: 2}
   compared: {uses: compare, inputs: {evaluations: [scores, sees]}}
   open: {uses: open_loop, inputs: {policy: teacher, episodes: demos}}
   recorded:
@@ -369,6 +377,7 @@ NAMES = [
     "scores",
     "sees",
     "learned",
+    "factors",
     "compared",
     "open",
     "recorded",

@@ -11,6 +11,7 @@ from sim.engine import Engine
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.engines.warp import WarpConfig, WarpEngine
 from sim.make import EnvConfig, find_task, make_vec_env
+from sim.scene.randomize import Range
 from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 if not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
@@ -68,6 +69,15 @@ def test_randomised_environments_are_those_of_the_cpu_engine() -> None:
         plain.step(action, EVERYONE)
     # The draws matter: without them the arm ends elsewhere.
     assert np.abs(plain.qpos - second.qpos)[:, :7].max() > 1e-3
+
+
+def test_ranges_of_one_s_own_are_those_of_the_cpu_engine() -> None:
+    ranges = (Range(what="gain", names=("impedance_*",), low=0.3, high=0.6),)
+    first = WarpEngine(find_task("reach"), N, WarpConfig(ranges=ranges))
+    second = MujocoEngine(find_task("reach"), N, MujocoConfig(ranges=ranges))
+    for each in (first, second):
+        each.reset(ROWS, ROWS)
+    assert_alike(first, second)
 
 
 def test_a_frozen_environment_stays_where_it_is(engine: WarpEngine) -> None:

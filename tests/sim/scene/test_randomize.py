@@ -13,8 +13,9 @@ import pytest
 
 from robots.errors import HandoffError
 from sim.engines.mujoco import MujocoConfig, MujocoEngine
-from sim.make import find_task
-from sim.scene.randomize import Range, apply, delay_of, draw
+from sim.make import EnvConfig, find_task, make_vec_env
+from sim.scene.dynamics import ArmDynamics, DynamicsValue
+from sim.scene.randomize import Range, apply, delay_of, draw, drawn_ranges
 
 XML = """
 <mujoco>
@@ -81,6 +82,60 @@ def test_a_range_of_one_value_is_that_value() -> None:
 def test_bounds_that_are_swapped_are_refused() -> None:
     with pytest.raises(HandoffError, match=r"randomisation of mass: range \[2.0, 0.5\]"):
         draw((Range(what="mass", names=("box",), low=2.0, high=0.5),), np.random.default_rng(0))
+
+
+def test_own_ranges_replace_those_of_the_task_and_fix_a_quantity() -> None:
+    light = Range(what="mass", names=("cube",), low=0.25, high=0.25)
+    engine = MujocoEngine(find_task("pick_cube"), 2, MujocoConfig(ranges=(light,)))
+    engine.reset(np.arange(2), np.arange(2))
+    own = engine.model.body("cube").mass[0]
+    assert [model.body("cube").mass[0] for model in engine._models] == [0.25 * own] * 2
+
+
+def test_an_episode_is_that_of_the_member_of_a_family_that_its_seed_names() -> None:
+    ranges = (
+        Range(what="mass", names=("cube",), low=1.0, high=3.0),
+        Range(what="delay", low=0.0, high=0.04),
+    )
+    values = (DynamicsValue(what="payload", value=0.4, low=0.0, high=0.8),)
+    config = MujocoConfig(
+        ranges=ranges,
+        dynamics=ArmDynamics(values=values),
+        places=((0.0, 0.0, 0.0), (0.5, 0.5, 0.25), (1.0, 1.0, 1.0)),
+    )
+    engine = MujocoEngine(find_task("pick_cube"), 3, config)
+    engine.reset(np.arange(3), np.array([300, 7, 2]))
+    own = engine.model.body("cube").mass[0]
+    masses = [model.body("cube").mass[0] / own for model in engine._models]
+    payloads = [model.body("payload").mass[0] for model in engine._models]
+    delays = engine._delay * engine.model.opt.timestep
+    np.testing.assert_allclose(masses, [1.0, 2.0, 3.0])
+    np.testing.assert_allclose(payloads, [0.0, 0.2, 0.8])
+    np.testing.assert_allclose(delays, [0.0, 0.02, 0.04])
+
+
+def test_places_that_do_not_fit_what_varies_are_refused() -> None:
+    task = find_task("pick_cube")
+    ranges = (Range(what="mass", names=("cube",), low=1.0, high=3.0),)
+    with pytest.raises(HandoffError, match="places of 1 members, but neither ranges nor dynamics"):
+        MujocoEngine(task, 1, MujocoConfig(places=((0.5,),)))
+    with pytest.raises(HandoffError, match="a member has 2 places, expected 1"):
+        MujocoEngine(task, 1, MujocoConfig(ranges=ranges, places=((0.5,), (0.5, 0.5))))
+    with pytest.raises(HandoffError, match=r"warp ignores \['places'\]"):
+        make_vec_env(EnvConfig(engine="warp", task="pick_cube", places=((0.5,),)), 1)
+
+
+def test_ranges_beside_the_task_s_or_of_what_only_pictures_show_are_refused() -> None:
+    task = find_task("pick_cube")
+    mass = Range(what="mass", names=("cube",), low=0.5, high=2.0)
+    assert drawn_ranges(task.ranges, (), True, "here") == task.ranges
+    assert drawn_ranges(task.ranges, (), False, "here") == ()
+    assert drawn_ranges(task.ranges, (mass,), False, "here") == (mass,)
+    with pytest.raises(HandoffError, match="here: randomized draws from the ranges of the task"):
+        drawn_ranges(task.ranges, (mass,), True, "here")
+    shown = Range(what="light", names=("key",), low=0.5, high=2.0)
+    with pytest.raises(HandoffError, match=r"ranges of \['light'\], which only pictures show"):
+        drawn_ranges(task.ranges, (mass, shown), False, "here")
 
 
 def test_mass_scales_with_its_inertia_and_leaves_other_bodies() -> None:
