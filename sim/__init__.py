@@ -6,6 +6,7 @@
 - `parallel`: jobs split among processes.
 - `episode_streams`: random streams of an episode.
 - `phrasings`: the same instructions in other words.
+- `ignored_options`: options that an engine would ignore.
 - `ignore_success`: episodes that continue after success.
 - `specified_reward`: a reward from specifications in signal temporal logic.
 - `engines`: MuJoCo, mujoco-warp, ManiSkill, Isaac Lab, Gymnasium.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
+from dataclasses import field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,6 +20,7 @@ from sim.engine import Engine
 from sim.engines.gym import GymConfig
 from sim.engines.isaac_lab import IsaacLabConfig
 from sim.engines.maniskill_task import ManiSkillConfig
+from sim.ignored_options import refuse_ignored
 from sim.scene.appearance import Appearance
 from sim.scene.cameras import CamerasConfig
 from sim.scene.dynamics import ArmDynamics
@@ -50,24 +51,6 @@ TASKS = (
 
 TaskName = Annotated[str, outside.KnownName(TASKS, outside.TASKS, "task")]
 """Name of a task of an arm in configurations."""
-ARM_OPTIONS = {
-    "robot",
-    "actions",
-    "rate_hz",
-    "reward",
-    "specified_reward",
-    "randomized",
-    "ranges",
-    "instruction",
-    "phrasing",
-    "dynamics",
-}
-"""Options that the engines of the arm's tasks read."""
-MANISKILL_ARM_OPTIONS = {"robot", "actions", "rate_hz"}
-"""Options that ManiSkill's environments with the interface of a task read."""
-EPISODE_OPTIONS = {"engine", "task", "workers", "on_end", "max_steps"}
-"""Options that apply to every engine."""
-
 EngineName = Literal["mujoco", "warp", "maniskill", "isaaclab", "gym", "server"]
 
 
@@ -320,48 +303,6 @@ def make_device_env(config: EnvConfig, num_envs: int) -> DeviceArmEnv | DeviceMa
     return DeviceArmEnv(_configured_task(config), num_envs, options, config.max_steps)
 
 
-def refuse_ignored(config: EnvConfig) -> None:
-    """Refuses settings that the engine would ignore: users would assume that they have an
-    effect."""
-    from sim.servers.engines import ARM
-
-    served = config.engine == "server"
-    engine = config.server.engine if served else config.engine
-    match engine:
-        case "mujoco":
-            read = ARM_OPTIONS | {"places", "appearance", "cameras", "threads", "contact_threshold"}
-        case "warp":
-            # `cameras` is accepted here because `_make_here` refuses it with a clearer message.
-            read = ARM_OPTIONS | {"cameras", "device", "resident"}
-        case "maniskill" if config.maniskill.arm is not None:
-            read = {"maniskill", "specified_reward", *MANISKILL_ARM_OPTIONS}
-        case "maniskill":
-            read = {"maniskill", "resident", "specified_reward"}
-        case "isaaclab":
-            read = {"isaaclab", "robot"}
-        case "gym":
-            read = {"gym", "specified_reward"}
-        case _:
-            read = {engine}
-    if served:
-        read = read - {"resident"} | {"server"}
-    # A light server knows no specifications, and nothing computes them on a device.
-    if config.resident or (served and engine not in ARM):
-        read = read - {"specified_reward"}
-    default = EnvConfig()
-    ignored = [
-        each.name
-        for each in fields(EnvConfig)
-        if each.name not in read | EPISODE_OPTIONS
-        and getattr(config, each.name) != getattr(default, each.name)
-    ]
-    if ignored:
-        raise HandoffError(
-            f"environments: the engine {engine} ignores {ignored}, it reads {sorted(read)}. "
-            "Is the setting meant for another engine?"
-        )
-
-
 def _configured_task(config: EnvConfig) -> Task:
     task = find_task(config.task, config.rate_hz, config.robot)
     if config.instruction is not None:
@@ -370,8 +311,21 @@ def _configured_task(config: EnvConfig) -> Task:
 
 
 def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
+    if config.engine == "server":
+        return _make_server(config, num_envs)
     episodes = VecEnvConfig(on_end=config.on_end, max_steps=config.max_steps)
-    rewarded = partial(_rewarded, config)
+    engine = rewarded = _make_engine(config, num_envs)
+    if config.specified_reward is not None:
+        rewarded = SpecifiedReward(engine, config.specified_reward, config.max_steps)
+    if config.engine == "gym" and config.gym.options.get("render_mode") == "rgb_array":
+        from sim.engines.gym import GymEngine, RenderedVecEnv
+
+        assert isinstance(engine, GymEngine)
+        return RenderedVecEnv(rewarded, episodes, engine.render)
+    return EngineVecEnv(rewarded, episodes)
+
+
+def _make_engine(config: EnvConfig, num_envs: int) -> Engine:
     match config.engine:
         case "mujoco":
             from sim.engines.mujoco import MujocoConfig, MujocoEngine
@@ -388,8 +342,7 @@ def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
                 threads=config.threads,
             )
             task = _configured_task(config)
-            mujoco = MujocoEngine(task, num_envs, options, config.contact_threshold)
-            return EngineVecEnv(rewarded(mujoco), episodes)
+            return MujocoEngine(task, num_envs, options, config.contact_threshold)
         case "warp":
             from sim.engines.warp import WarpConfig, WarpEngine
 
@@ -405,38 +358,23 @@ def _make_here(config: EnvConfig, num_envs: int) -> VecEnv:
                 dynamics=config.dynamics,
                 device=config.device,
             )
-            warp = WarpEngine(_configured_task(config), num_envs, options)
-            return EngineVecEnv(rewarded(warp), episodes)
+            return WarpEngine(_configured_task(config), num_envs, options)
         case "gym":
-            from sim.engines.gym import GymEngine, RenderedVecEnv
+            from sim.engines.gym import GymEngine
 
-            engine = GymEngine(config.task, num_envs, config.gym)
-            drawn = config.gym.options.get("render_mode") == "rgb_array"
-            if drawn:
-                return RenderedVecEnv(rewarded(engine), episodes, engine.render)
-            return EngineVecEnv(rewarded(engine), episodes)
+            return GymEngine(config.task, num_envs, config.gym)
         case "maniskill" if config.maniskill.arm is not None:
             from sim.engines.maniskill_arm import ManiSkillArmEngine
 
             task = _configured_task(config)
-            arm = ManiSkillArmEngine(task, num_envs, config.maniskill, config.actions)
-            return EngineVecEnv(rewarded(arm), episodes)
+            return ManiSkillArmEngine(task, num_envs, config.maniskill, config.actions)
         case "maniskill":
             from sim.engines.maniskill import ManiSkillEngine
 
-            maniskill = ManiSkillEngine(config.task, num_envs, config.maniskill)
-            return EngineVecEnv(rewarded(maniskill), episodes)
+            return ManiSkillEngine(config.task, num_envs, config.maniskill)
         case "isaaclab":
             from sim.engines.isaac_lab import IsaacLabEngine
 
-            isaac = IsaacLabEngine(config.task, num_envs, config.isaaclab, config.robot)
-            return EngineVecEnv(isaac, episodes)
+            return IsaacLabEngine(config.task, num_envs, config.isaaclab, config.robot)
         case "server":
-            return _make_server(config, num_envs)
-
-
-def _rewarded(config: EnvConfig, engine: Engine) -> Engine:
-    """The engine with the reward of the configuration."""
-    if config.specified_reward is None:
-        return engine
-    return SpecifiedReward(engine, config.specified_reward, config.max_steps)
+            raise HandoffError("environments: a server has no engine in this process.")

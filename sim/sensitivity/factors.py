@@ -263,7 +263,7 @@ def _check_options(protocol: Protocol) -> None:
 
         validate(PushTConfig, protocol.options, f"protocol {protocol.name}: options")
         return
-    from sim.make import refuse_ignored
+    from sim.ignored_options import refuse_ignored
 
     env = env_config(protocol)
     refuse_ignored(env)
