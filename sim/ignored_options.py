@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import Any
 
 from robots.errors import HandoffError
-
-if TYPE_CHECKING:
-    from sim.make import EnvConfig
 
 ARM_OPTIONS = {
     "robot",
@@ -29,9 +26,15 @@ EPISODE_OPTIONS = {"engine", "task", "workers", "on_end", "max_steps"}
 """Options that apply to every engine."""
 
 
-def refuse_ignored(config: EnvConfig) -> None:
-    """Refuses settings that the engine would ignore: users would assume that they have an
-    effect."""
+def refuse_ignored(config: Any) -> None:
+    """Refuses settings that the engine would ignore: users would assume that they have an effect.
+
+    Args:
+        config: a `sim.make.EnvConfig`, which imports this module.
+
+    Raises:
+        HandoffError: options that differ from their default and that the engine does not read.
+    """
     from sim.servers.engines import ARM
 
     served = config.engine == "server"

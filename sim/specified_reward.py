@@ -40,7 +40,7 @@ class SpecifiedRewardConfig:
     """Largest absolute robustness of each that counts, in the unit of what the formula compares;
     that of an interval that has not begun is infinite."""
     bonus: Annotated[float, Field(ge=0.0)] = 0.0
-    """Added for each that is satisfied so far. Robustness alone pays as much for a millimetre beyond
+    """Added for each that is satisfied so far. Robustness alone pays as much for a millimetre past
     the limit as for the one that reaches it."""
 
     def __post_init__(self) -> None:

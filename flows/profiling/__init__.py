@@ -2,5 +2,5 @@
 
 - `command`: `handoff profile`.
 - `placement`: the placements of fine-tuning environments.
-- `worlds`: the number of environments of RL from scratch.
+- `num_envs`: the number of environments of RL from scratch.
 """

@@ -30,14 +30,14 @@ def profile(
 
     Returns:
         See `flows.profiling.placement.profile_placements` for the fine-tuning of a
-        vision-language-action policy, and `flows.profiling.worlds.profile_worlds` for PPO from
+        vision-language-action policy, and `flows.profiling.num_envs.profile_num_envs` for PPO from
         scratch.
 
     Raises:
         HandoffError: the recipe has neither, or its environments cannot be made.
     """
+    from flows.profiling.num_envs import profile_num_envs
     from flows.profiling.placement import profile_placements
-    from flows.profiling.worlds import profile_worlds
     from flows.recipes.graph import stages
     from flows.recipes.recipe import read_recipe
 
@@ -47,7 +47,7 @@ def profile(
             pretraining = stage.inputs["policy"].config
             return profile_placements(config, pretraining, seconds, progress)
         if stage.uses == "reinforce" and config.algorithm.kind in ("ppo", "ppo_lagrangian"):
-            return profile_worlds(config, seconds, progress)
+            return profile_num_envs(config, seconds, progress)
     raise HandoffError(
         f"profile: {name} has neither a fine-tuning of a VLA (algorithm: {{kind: vla}}), whose environments can be "
         "placed, nor RL from scratch by ppo, whose environments can be more or fewer."
@@ -71,9 +71,9 @@ def profile_command(
     if as_json:
         console.print_json(json.dumps(result))
         return
-    by_worlds = "transfer" not in result
-    console.print(_worlds(result) if by_worlds else _components(result))
-    console.print(_rates(result, "environments" if by_worlds else "placement"))
+    by_number = "transfer" not in result
+    console.print(_numbers(result) if by_number else _components(result))
+    console.print(_rates(result, "environments" if by_number else "placement"))
 
 
 def _components(result: dict[str, Any]) -> Table:
@@ -84,7 +84,7 @@ def _components(result: dict[str, Any]) -> Table:
     return table
 
 
-def _worlds(result: dict[str, Any]) -> Table:
+def _numbers(result: dict[str, Any]) -> Table:
     """Median times of a rollout and an update by the number of environments."""
     table = _table("environments", "rollout [s]", "update [s]")
     for count, times in result["seconds"].items():

@@ -115,12 +115,12 @@ class DeviceEpisodes:
     def save(self) -> dict[str, Any] | None:
         """State of the environments and their episodes on the host; None where the environments
         cannot be saved."""
-        worlds = self._env.save()
-        return None if worlds is None else {"worlds": worlds, "reward": self._last_reward_N.cpu()}
+        state = self._env.save()
+        return None if state is None else {"env": state, "reward": self._last_reward_N.cpu()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continues from a state of `save`; the seeds go on where they were."""
-        self._env.restore(state["worlds"])
+        self._env.restore(state["env"])
         self._last_reward_N.copy_(state["reward"])
         self._pool_drawn = True
 

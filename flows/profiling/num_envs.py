@@ -36,7 +36,7 @@ class _Times:
     """Seconds of the updates."""
 
 
-def profile_worlds(
+def profile_num_envs(
     config: ReinforcePolicyConfig, seconds: float = 60.0, progress: Progress = no_progress
 ) -> dict[str, Any]:
     """Measures a training by PPO, or PPO-Lagrangian, with several numbers of environments, each in
