@@ -146,8 +146,8 @@ def sensitivity(
         out: Folder for the results.
 
     Examples:
-        handoff sensitivity pick_cube --factors factors.yaml --policy expert --out runs/factors
-        handoff sensitivity pick_cube design.points=64 --factors f.yaml --policy a.onnx --out runs/a
+        handoff sensitivity reach --factors f.yaml --policy expert --out runs/f
+        handoff sensitivity reach design.points=64 --policy a.onnx --out runs/a
     """
     from flows.evaluation.sensitivity import sensitivity_command
 

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from robots.config import Finite, Whole, config, to_plain, validate
+from robots.config import LARGEST, Finite, Whole, config, to_plain, validate
 from robots.errors import HandoffError
 from sim.evaluation.evaluate import env_config
 from sim.evaluation.protocol import PUBLISHED_PUSH_T, Protocol
 from sim.scene.dynamics import UNITS, DynamicsQuantity, quantity_name
 
-Value = bool | int | float | str
+Value = bool | Annotated[int, Field(ge=-LARGEST, le=LARGEST)] | Finite | str
 """Value of a factor."""
 DUMMY = "dummy"
 """Name of the factor without an effect that every design has."""

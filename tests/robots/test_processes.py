@@ -73,7 +73,7 @@ class Marker:
 def with_much_to_free(folder: Path, pipe: Connection) -> None:
     """Ends by itself after `go`; until then it waits for a signal."""
     # `sys` is taken apart in any case, other modules only if nothing refers to them.
-    vars(sys)["marker"] = Marker(folder / "freed")
+    sys.marker = Marker(folder / "freed")  # pyright: ignore[reportAttributeAccessIssue]
     atexit.register((folder / "handled").touch)
     threading.Thread(target=finishing, args=(folder / "finished",)).start()
     pipe.send("ready")
