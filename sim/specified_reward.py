@@ -114,7 +114,7 @@ class SpecifiedReward:
         self._length_N[rows_M] += 1
         self._unread_N[:] = False
         for row in rows_M:
-            self._reward_N[row] = self._robustness(row)
+            self._reward_N[row] = self._robustness(int(row))
         return state._replace(reward=np.where(np.isnan(state.reward), np.nan, self._reward_N))
 
     def save(self) -> EnvState:
