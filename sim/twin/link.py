@@ -23,6 +23,8 @@ SPIN = 1e-4
 about as long."""
 REPLY_TIMEOUT = 1.0
 """Maximum time for a client to accept a reply before it is disconnected [s]."""
+LEFT_BEHIND = 3.0
+"""Time for which the twin of a process that was killed may still hold its address [s]."""
 
 
 class Request(NamedTuple):
@@ -207,20 +209,27 @@ class Link(Service):
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(4)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            why = f"the port is in use. Is another twin running there? Choose another host, such as {_next(host)}"
-        else:
-            why = f"{error.strerror}. Is it an address of this computer?"
-        raise HandoffError(f"twin: cannot listen on {host}:{port}: {why}") from None
-    listener.setblocking(False)
-    return listener
+    patient_until = time.monotonic() + LEFT_BEHIND
+    while True:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+            listener.listen(4)
+        except OSError as error:
+            listener.close()
+            in_use = error.errno == errno.EADDRINUSE
+            if in_use and time.monotonic() < patient_until:
+                time.sleep(0.05)
+                continue
+            why = (
+                f"the port is in use. Is another twin running there? Choose another host, such as {_next(host)}"
+                if in_use
+                else f"{error.strerror}. Is it an address of this computer?"
+            )
+            raise HandoffError(f"twin: cannot listen on {host}:{port}: {why}") from None
+        listener.setblocking(False)
+        return listener
 
 
 def _next(host: str) -> str:

@@ -1,6 +1,8 @@
 import re
 import socket
 import struct
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -214,6 +216,15 @@ def test_a_port_in_use_is_named_with_its_likely_cause():
             Link(address(13))
     finally:
         link.close()
+
+
+def test_the_address_of_a_twin_that_is_ending_is_waited_for():
+    """As after a kill, when a run is started again before its twin has noticed."""
+    ending = Link(address(164))
+    threading.Timer(0.5, ending.close).start()
+    began = time.monotonic()
+    Link(address(164)).close()
+    assert time.monotonic() - began >= 0.4
 
 
 def test_a_foreign_address_is_refused():
