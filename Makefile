@@ -8,7 +8,7 @@ CHECKS := $(VENV)/.checks
 JOBS   ?= 3
 REALTIME_JOBS ?= 2
 # In the order of their names: the files with the fewest tests, which would come last, take the longest.
-PYTEST  = $(BIN)/pytest --dist loadfile --no-loadscope-reorder --timeout 600 --durations 25
+PYTEST  = $(BIN)/pytest --dist loadfile --no-loadscope-reorder --timeout 900 --durations 25
 ORDINARY := not slow and not gpu and not hardware and not peers
 # Tests with the marks $(1), in both parts even where one fails. Pytest ends with 5 if it has selected no test.
 define tested
