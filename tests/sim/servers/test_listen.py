@@ -22,6 +22,7 @@ from sim.servers.listen import Listener
 from sim.servers.packages import installed_versions
 from sim.servers.vec_env import make_server_env
 from sim.vec_env import VecEnvConfig
+from tests.real.console.pages import until
 from tests.sim.servers.failing import FAR_AWAY
 from tests.sim.servers.light_python import light_python
 from tests.sim.servers.served import served_walk
@@ -200,6 +201,8 @@ def test_connections_of_other_programs_do_no_harm(
         connection.sendall(sent)
     channel = Channel(socket.create_connection(("127.0.0.1", listener.port)), shared=False)
     prove_as_client(channel, "a-token-of-some-length", "there")
+    # The listener knows the proof a moment after the client.
+    until(lambda: started == [1])
     channel.close()
     listener.close()
     thread.join(10.0)
