@@ -10,11 +10,13 @@ without the function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo.variables.builder import VariableBuilder
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -82,7 +84,7 @@ def _traced(
 
     wrapped = torch.compiler.wrap_numpy(function)
     # All wrapped functions share one code object, of which torch caches only eight compilations.
-    with torch._dynamo.config.patch(recompile_limit=1000):
+    with torch._dynamo.config.patch(recompile_limit=1000), _kept_read_only():
         result = torch.compile(wrapped, backend=record, fullgraph=True, dynamic=False)(*example)
     graph, inputs, outputs = calls[-1]
     leaves, spec = pytree.tree_flatten(result)
@@ -97,6 +99,27 @@ def _traced(
         for tensor, index in zip(inputs, arguments, strict=True)
     ]
     return graph, constants, arguments, spec, order
+
+
+@contextmanager
+def _kept_read_only() -> Iterator[None]:
+    """Keeps arrays read-only that torch.compile would make writable and leave so: it meets the
+    figures of the robot, which all environments share."""
+    wrap = VariableBuilder.wrap_numpy_ndarray
+
+    def kept(self: VariableBuilder, value: Any) -> Any:
+        read_only = not value.flags.writeable
+        try:
+            return wrap(self, value)
+        finally:
+            if read_only:
+                value.flags.writeable = False
+
+    VariableBuilder.wrap_numpy_ndarray = kept
+    try:
+        yield
+    finally:
+        VariableBuilder.wrap_numpy_ndarray = wrap
 
 
 def _index(tensor: Tensor, tensors: Sequence[Tensor]) -> int:

@@ -184,6 +184,13 @@ def test_environments_that_end_take_the_next_starts_in_their_order(
     assert begun.taken() == 0
 
 
+def test_the_figures_of_the_robot_stay_read_only(resident: DeviceArmEnv) -> None:
+    """torch.compile alone leaves them writable, for every environment of the process."""
+    robot = resident.task.robot
+    assert not robot.q_home.flags.writeable
+    assert not robot.chain.parent_T_joint.flags.writeable
+
+
 def test_saved_worlds_go_on_in_new_environments_to_the_last_bit(
     begun: DeviceArmEnv, task: Task
 ) -> None:
