@@ -10,6 +10,7 @@ without the function.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -117,7 +118,10 @@ def _kept_read_only() -> Iterator[None]:
 
     VariableBuilder.wrap_numpy_ndarray = kept
     try:
-        yield
+        with warnings.catch_warnings():
+            # Nothing writes to the tensors of these arrays, which become constants of the graph.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            yield
     finally:
         VariableBuilder.wrap_numpy_ndarray = wrap
 
