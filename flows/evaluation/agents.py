@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -107,6 +107,28 @@ def make_agent(
                 f"--policy {spec}: neither a directory nor an .onnx file nor ws://, and not 'random' or 'expert'. "
                 "Is the path right?"
             )
+
+
+def agents_by_stage(
+    policies: Sequence[Path],
+    protocol: Protocol,
+    denoising_steps: int | None,
+    instruction: str | None,
+    device: str,
+) -> dict[str, partial[MakeAgent]]:
+    """Loaders of saved policies by the stage that made each; see `checkpoint_agent`.
+
+    Raises:
+        HandoffError: see `checkpoint_agent`.
+    """
+    from flows.runner.artifact import read_manifest
+
+    return {
+        read_manifest(policy)["stage"]: checkpoint_agent(
+            policy, protocol, denoising_steps, instruction, device
+        )[0]
+        for policy in policies
+    }
 
 
 def checkpoint_agent(

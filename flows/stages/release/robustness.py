@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.artifacts import Dynamics, Output, Policy, Robustness
-from flows.evaluation.agents import checkpoint_agent
+from flows.evaluation.agents import agents_by_stage
 from flows.evaluation.config import RobustnessConfig
 from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
-from flows.runner.artifact import read_manifest
 from robots.interfaces import Progress
 from sim.evaluation.robustness import NOMINAL_CONDITION, under_condition
 
@@ -47,12 +46,9 @@ def run(
     from sim.evaluation.robustness_report import write_robustness
 
     protocol = with_dynamics(config.protocol, dynamics)
-    agents = {}
-    for policy in policies:
-        load, _ = checkpoint_agent(
-            policy, protocol, config.denoising_steps, config.instruction, config.device
-        )
-        agents[read_manifest(policy)["stage"]] = load
+    agents = agents_by_stage(
+        policies, protocol, config.denoising_steps, config.instruction, config.device
+    )
     journal = out / ".episodes"
     measured = measure_robustness(
         protocol, config.sweep, agents, config.execution, progress, journal=journal

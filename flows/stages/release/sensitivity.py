@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.artifacts import Dynamics, Output, Policy, Sensitivity
-from flows.evaluation.agents import checkpoint_agent
+from flows.evaluation.agents import agents_by_stage
 from flows.evaluation.config import SensitivityPoliciesConfig
 from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
-from flows.runner.artifact import read_manifest
 from robots.interfaces import Progress
 from sim.sensitivity.measure import check_study
 
@@ -49,12 +48,9 @@ def run(
     from sim.sensitivity.report import write_sensitivity
 
     protocol = with_dynamics(config.protocol, dynamics)
-    agents = {}
-    for policy in policies:
-        load, _ = checkpoint_agent(
-            policy, protocol, config.denoising_steps, config.instruction, config.device
-        )
-        agents[read_manifest(policy)["stage"]] = load
+    agents = agents_by_stage(
+        policies, protocol, config.denoising_steps, config.instruction, config.device
+    )
     journal = out / ".episodes"
     measured = measure_sensitivity(
         protocol, config.study, agents, config.execution, progress, journal=journal
