@@ -13,7 +13,7 @@ from real.deploy.bundle_checks import LatencyConfig
 from real.franka.config import FrankaConfig
 from real.motion.joint_space import LEVER
 from robots.config import Count, Positive, Share, config
-from robots.contract import Precision
+from robots.contract import Contract, Precision
 from robots.control.actions import CartesianDelta, JointDelta, StepSpace
 from robots.franka import find_robot
 from sim.evaluation.evaluate import EvaluateConfig
@@ -25,6 +25,10 @@ TOLERANCES: Mapping[Precision, float] = MappingProxyType(
 """Largest difference by export in each precision [normalised action units]. In float32 only the
 order of sums differs; half precision and 8 bits round every product, by 0.05 % and 0.4 % of the
 largest entry. What that costs in closed loop, the played episodes say."""
+SENSORS_TOLERANCE = 1e-4
+"""Largest difference by export in float32 of a policy with cameras or point clouds [normalised
+action units]: a picture passes fifty layers, each of which sums hundreds of products in an order
+of its own."""
 
 POSITION_TRACKING_M = 0.02
 """Largest root mean square distance between streamed and measured position [m]."""
@@ -67,8 +71,8 @@ class GateConfig:
 
     tolerance: Positive | None = None
     """Largest absolute difference between the actions of ONNX Runtime and those of training on the
-    golden examples [normalised action units]; None takes that of the contract's precision,
-    `TOLERANCES`."""
+    golden examples [normalised action units]; None takes `TOLERANCES` of the contract's precision,
+    and `SENSORS_TOLERANCE` for a policy in float32 with cameras or point clouds."""
     period_share: Share = 0.5
     """Largest 99th percentile of the time of one inference, as a share of the control period."""
     p99_ms: Positive | None = None
@@ -131,30 +135,31 @@ def tracking_limit(limits: TwinLimits, steps: StepSpace | None) -> float:
     return LEVER * math.hypot(*leashes)
 
 
-def tolerance(settings: GateConfig, precision: Precision) -> float:
-    """Largest difference by export in a precision [normalised action units]."""
-    return TOLERANCES[precision] if settings.tolerance is None else settings.tolerance
+def tolerance(settings: GateConfig, contract: Contract) -> float:
+    """Largest difference by the export of a policy [normalised action units]."""
+    if settings.tolerance is not None:
+        return settings.tolerance
+    usual = TOLERANCES[contract.precision]
+    return max(usual, SENSORS_TOLERANCE) if contract.sensors else usual
 
 
-def looser(settings: GateConfig, precision: Precision, steps: StepSpace | None = None) -> list[str]:
+def looser(settings: GateConfig, contract: Contract) -> list[str]:
     """Names the limits that are looser than the defaults, with both values; a real arm refuses a
     bundle that was released under such limits.
 
     Args:
         settings: the limits.
-        precision: of the bundle, see `robots.contract.Contract.precision`.
-        steps: of the bundle, see `robots.contract.Contract.steps`.
+        contract: of the bundle, whose precision, sensors and steps decide defaults.
     """
-    usual = _stated(GateConfig(), precision, steps)
-    return [*_looser("", _stated(settings, precision, steps), usual)]
+    return [*_looser("", _stated(settings, contract), _stated(GateConfig(), contract))]
 
 
-def _stated(settings: GateConfig, precision: Precision, steps: StepSpace | None) -> GateConfig:
-    """The limits with those in place of None that the bundle's precision and actions have."""
+def _stated(settings: GateConfig, contract: Contract) -> GateConfig:
+    """The limits with those in place of None that the bundle's contract gives."""
     twin = settings.twin
     if twin is not None:
-        twin = replace(twin, tracking_rms_m=tracking_limit(twin, steps))
-    return replace(settings, tolerance=tolerance(settings, precision), twin=twin)
+        twin = replace(twin, tracking_rms_m=tracking_limit(twin, contract.steps))
+    return replace(settings, tolerance=tolerance(settings, contract), twin=twin)
 
 
 def _looser(prefix: str, given: Any, default: Any) -> Iterator[str]:

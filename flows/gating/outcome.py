@@ -73,8 +73,7 @@ class Gated:
     @property
     def looser(self) -> list[str]:
         """Limits that are looser than the defaults."""
-        contract = self.policy.contract
-        return looser(self.settings, contract.precision, contract.steps)
+        return looser(self.settings, self.policy.contract)
 
 
 def read_conditions(out: Path) -> list[Condition]:

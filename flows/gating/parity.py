@@ -36,7 +36,7 @@ def against_training(
         parity = golden_parity(policy, golden)
     except SafetyError as error:
         return Condition(TORCH, "failed", note=str(error))
-    limit = tolerance(settings, policy.contract.precision)
+    limit = tolerance(settings, policy.contract)
     exchanged = _exchanged(policy, golden, parity.normalised > limit)
     changed = "were the weights changed after the golden examples were made?"
     precision = policy.contract.precision

@@ -18,6 +18,7 @@ from flows.gating.config import GateConfig, SpecificationLimit, TwinLimits, loos
 from flows.stages.release.config import DeployBundleConfig
 from real.deploy.loop import LoopConfig
 from robots.errors import GateError, HandoffError
+from robots.spec import FieldSpec
 from tests.flows.gating.bundles import (
     LENIENT,
     PULLED,
@@ -27,6 +28,7 @@ from tests.flows.gating.bundles import (
     write_evaluation,
     write_manifest,
 )
+from tests.real.fakes import contract
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +259,7 @@ def test_every_missed_condition_is_named(run: Run) -> None:
 
 def test_looser_limits_are_named() -> None:
     def named(**limits: Any) -> list[str]:
-        return looser(GateConfig(**limits), "float32")
+        return looser(GateConfig(**limits), contract())
 
     assert named() == []
     assert named(min_success=0.9, margin=0.05, p99_ms=1.0) == []
@@ -267,11 +269,18 @@ def test_looser_limits_are_named() -> None:
     assert named(twin=None) == ["twin is waived"]
 
 
-def test_a_tolerance_is_loose_or_not_by_the_precision_of_the_file() -> None:
-    assert looser(GateConfig(tolerance=1e-2), "float16") == []
-    assert looser(GateConfig(tolerance=0.1), "float16") == ["tolerance is 0.1, default 0.01"]
-    assert looser(GateConfig(tolerance=1e-2), "float32") == ["tolerance is 0.01, default 1e-05"]
-    assert looser(GateConfig(), "int8") == []
+def test_a_tolerance_is_loose_or_not_by_the_precision_of_the_file_and_what_it_sees() -> None:
+    half, picture = contract(precision="float16"), FieldSpec(shape=(96, 96, 3), dtype="uint8", unit="u8")
+    assert looser(GateConfig(tolerance=1e-2), half) == []
+    assert looser(GateConfig(tolerance=0.1), half) == ["tolerance is 0.1, default 0.01"]
+    assert looser(GateConfig(tolerance=1e-4), contract()) == ["tolerance is 0.0001, default 1e-05"]
+    assert looser(GateConfig(), contract(precision="int8")) == []
+    sees = {"sensors": {"image": picture}}
+    assert looser(GateConfig(tolerance=1e-4), contract(**sees)) == []
+    assert looser(GateConfig(tolerance=1e-3), contract(**sees)) == [
+        "tolerance is 0.001, default 0.0001"
+    ]
+    assert looser(GateConfig(tolerance=1e-2), contract(precision="float16", **sees)) == []
 
 
 def test_an_interrupted_gate_goes_on_with_the_missing_episodes(

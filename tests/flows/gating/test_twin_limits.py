@@ -24,6 +24,7 @@ from robots.episodes.store import EpisodeStore
 from robots.franka import find_robot
 from robots.spec import FieldSpec
 from tests.flows.gating.bundles import write_manifest
+from tests.real.fakes import contract
 
 TORQUES = {name: FieldSpec(shape=(7,), dtype="float64") for name in ("tau_J_d", "tau_ext")}
 SCHEMA = EpisodeSchema(
@@ -103,8 +104,8 @@ def test_steps_may_lag_by_their_leash_and_positions_by_twenty_millimetres() -> N
     assert tracking_limit(TwinLimits(), steps) == pytest.approx(0.03 * 3**0.5)
     assert tracking_limit(TwinLimits(tracking_rms_m=0.01), steps) == 0.01
     wider = GateConfig(twin=TwinLimits(tracking_rms_m=0.04))
-    assert looser(wider, "float32") == ["twin.tracking_rms_m is 0.04, default 0.02"]
-    assert looser(wider, "float32", steps) == []
+    assert looser(wider, contract()) == ["twin.tracking_rms_m is 0.04, default 0.02"]
+    assert looser(wider, contract(steps=steps)) == []
 
 
 def specified(folder: Path, **shares: Any) -> list[Condition]:
