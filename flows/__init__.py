@@ -3,6 +3,7 @@
 Packages, each above those that follow it where it needs them:
 - `commands`: the commands of the program `handoff`.
 - `doctor`: checks of this machine, with what to do.
+- `claims`: claims of the results, repeated and compared with what is recorded.
 - `orchestration`: recipes as Prefect flows, and a server with workers.
 - `recipes`: pipelines as YAML files, and the graph of their stages.
 - `stages`: kinds of stages, which pass artifacts to functions of the other packages.

@@ -1,5 +1,5 @@
 """Names what there is, each with a phrase: recipes, stages, tasks, policies, algorithms, protocols,
-formats and robots.
+formats, robots and claims.
 
 Nothing is listed by hand: names and phrases come from the recipes, the signatures of the stages,
 the unions of the configuration classes and the docstrings; those of installed packages from their
@@ -131,6 +131,14 @@ def protocol_rows() -> Rows:
 
     for name in available("protocol"):
         yield name, first_comment(CONFIGS / "protocol" / f"{name}.yaml")
+
+
+def claim_rows() -> Rows:
+    """Yields the claims of the results that `handoff reproduce` repeats with what each says."""
+    from flows.config.files import CONFIGS, available
+
+    for name in available("claims"):
+        yield name, first_comment(CONFIGS / "claims" / f"{name}.yaml")
 
 
 def venv_rows() -> Rows:

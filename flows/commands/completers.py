@@ -16,6 +16,7 @@ from cyclopts.completion import CompletionContext
 
 from flows.commands.catalog import (
     Rows,
+    claim_rows,
     known_option_rows,
     protocol_rows,
     recipe_rows,
@@ -50,6 +51,12 @@ def recipes(context: CompletionContext) -> Candidates:
 def sessions(context: CompletionContext) -> Candidates:
     """Yields the correction sessions, and folders and YAML files that begin with the word."""
     yield from _described(session_rows())
+    yield from _files(context.incomplete)
+
+
+def claims(context: CompletionContext) -> Candidates:
+    """Yields the claims of the results, and folders and YAML files that begin with the word."""
+    yield from _described(claim_rows())
     yield from _files(context.incomplete)
 
 

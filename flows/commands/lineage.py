@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from flows.commands import completers
-from flows.commands.parameters import Debug, Flag, RunPath
+from flows.commands.parameters import NARROWEST, Debug, Flag, RunPath
 from robots.errors import HandoffError
 
 
@@ -61,27 +61,46 @@ def explain(
 
 
 def reproduce(
-    run: RunPath,
+    run: Annotated[RunPath | None, Parameter(show_default=False)] = None,
     /,
     *,
+    claim: Annotated[str | None, Parameter(completer=completers.claims)] = None,
+    seed: Annotated[tuple[int, ...], Parameter(show_default=False)] = (),
+    runs: str = "runs",
     out: Path | None = None,
     tolerance: Annotated[float, Parameter(validator=Number(gte=0.0))] = 0.05,
     anyway: Flag = False,
     debug: Debug = False,
 ) -> None:
-    """Run a finished run again, and compare digests and metrics with the recorded ones.
+    """Run a finished run again, or the recipe of a claim of the results, and compare.
 
-    Stages in which a person took part are kept. The exit code is 1 if a stage differs.
+    Of a run, digests and metrics are compared; stages in which a person took part are kept. Of a
+    claim, figures and bars, start by start where the episodes are recorded; what is in the cache
+    of the folder of runs is used. The exit code is 1 if a stage differs, or a figure misses a bar
+    that it met in the record.
 
     Args:
-        out: Folder of the repetition; default: a new one in the folder of the run.
+        claim: Instead of a run: name of a claim ('handoff list claims'), or path of a YAML file.
+        seed: Learning seed of the claim, may be repeated; default: all that it has.
+        runs: Folder of runs for a claim.
+        out: Folder of the repetition of a run; default: a new one in the folder of the run.
         tolerance: Largest relative difference of a metric where the digests differ.
         anyway: Repeat the run although code or environment differ.
 
     Examples:
         handoff reproduce demo
         handoff reproduce runs/demo --tolerance 0.05 --out runs/repeated
+        handoff reproduce --claim reach_fast_td3 --seed 0
     """
+    if claim is not None:
+        if run is not None or out is not None or anyway:
+            raise HandoffError("reproduce: --claim takes no run, no --out and no --anyway.")
+        _reproduce_claim(claim, seed, runs, debug=debug)
+        return
+    if run is None:
+        raise HandoffError("reproduce: name a run, or a claim by --claim.")
+    if seed:
+        raise HandoffError("reproduce: --seed is for a claim; a run has the seeds of its record.")
     from flows.reports.reproduce import reproduce as repeat
 
     result = repeat(run, out, tolerance=tolerance, anyway=anyway)
@@ -89,6 +108,37 @@ def reproduce(
     if not result.ok:
         differing = [stage.name for stage in result.stages if stage.status == "differs"]
         raise HandoffError(f"reproduce: {', '.join(differing)} differ; see {result.folder}.")
+
+
+def _reproduce_claim(name: str, seeds: tuple[int, ...], runs: str, *, debug: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from flows.claims.claim import claim_file, statement
+    from flows.claims.comparison import HEADINGS, PAGE
+    from flows.claims.outcomes import recorded_outcomes
+    from flows.claims.repeat import repeat_claim, results_folder
+
+    _print(f"claim     {statement(name)}")
+    for seed, entry in sorted(recorded_outcomes(name).items()):
+        if not seeds or seed in seeds:
+            took = f"{entry.minutes:g} minutes on {entry.processor or 'an unknown processor'}"
+            _print(f"recorded  seed {seed}: {took}, {entry.date}, commit {entry.commit or '—'}")
+    result = repeat_claim(name, seeds, runs=runs, debug=debug)
+    grid = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in HEADINGS:
+        grid.add_column(heading)
+    for row in result.rows:
+        grid.add_row(*row)
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, NARROWEST)
+    console.print(grid)
+    _print(result.verdict)
+    page = results_folder(runs, claim_file(name).stem) / PAGE
+    _print(f"page      {page}")
+    if result.lost:
+        raise HandoffError(f"reproduce: claim {result.name}: {', '.join(result.lost)}; see {page}.")
 
 
 def fetch(place: str, /, *, debug: Debug = False) -> None:

@@ -11,6 +11,7 @@ from flows.commands import completers
 from flows.commands.catalog import (
     Rows,
     algorithm_rows,
+    claim_rows,
     format_rows,
     option_rows_of,
     policy_rows,
@@ -24,7 +25,15 @@ from flows.commands.parameters import NARROWEST, Debug
 from robots.errors import HandoffError
 
 Topic = Literal[
-    "recipes", "stages", "tasks", "policies", "algorithms", "protocols", "formats", "robots"
+    "recipes",
+    "stages",
+    "tasks",
+    "policies",
+    "algorithms",
+    "protocols",
+    "formats",
+    "robots",
+    "claims",
 ]
 
 
@@ -44,8 +53,8 @@ def list_known(
     *,
     debug: Debug = False,
 ) -> None:
-    """List recipes, kinds of stages, tasks, policies, algorithms, protocols, formats of data sets
-    or robots, each with a phrase; `stages STAGE` lists the options of a stage.
+    """List recipes, kinds of stages, tasks, policies, algorithms, protocols, formats of data sets,
+    robots or claims of the results, each with a phrase; `stages STAGE` lists the options of one.
 
     Args:
         topic: What to list.
@@ -129,4 +138,7 @@ def listings() -> Mapping[str, Listing]:
             "'handoff episodes info DATA' and the stage 'ingest' recognise the format by themselves.",
         ),
         "robots": Listing(("robot", "about"), robot_rows, "The key 'robot' of a stage."),
+        "claims": Listing(
+            ("claim", "about"), claim_rows, "'handoff reproduce --claim CLAIM' repeats one."
+        ),
     }
