@@ -75,9 +75,10 @@ test: $(CHECKS) lint
 nightly: $(CHECKS)
 	$(call tested,nightly)
 
-## make learn         learning checks with their negative controls (minutes each); ONLY=name runs one
+## make learn         learning checks with their negative controls (minutes each), and a table; ONLY=name runs one
 learn: $(CHECKS)
-	$(BIN)/pytest -m slow -s $(if $(ONLY),-k $(ONLY)) $(ARGS)
+	$(BIN)/pytest -p tests.learning_report --outcomes docs/results/learning_checks.json \
+	  -m slow -s $(if $(ONLY),-k $(ONLY)) $(ARGS)
 
 ## make peers         other projects' tools read what we write, and the other way round (new environments)
 peers: $(CHECKS)

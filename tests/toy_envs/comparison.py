@@ -6,12 +6,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import active_children, get_context
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from robots.errors import HandoffError
 from sim.evaluation.adastop import AdaStop, AdaStopConfig
 
 T = TypeVar("T")
+
+LISTENERS: list[Callable[[Mapping[str, Sequence[Any]]], None]] = []
+"""Are given the results of all arms whenever `runs` has them."""
 
 Arm = Callable[[int], T]
 """Runs one seed and returns a score or a record. A module-level function or a `functools.partial`
@@ -72,6 +75,8 @@ def runs(
     results_of: dict[str, list[T]] = {name: [] for name in arms}
     for (name, _), result in zip(jobs, results, strict=True):
         results_of[name].append(result)
+    for listen in LISTENERS:
+        listen(results_of)
     return results_of
 
 
