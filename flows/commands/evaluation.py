@@ -19,7 +19,14 @@ Count = Parameter(validator=Number(gte=1))
 def evaluate(
     protocol: Annotated[str, Parameter(completer=completers.protocols)],
     /,
-    *,
+    *overrides: Annotated[
+        str,
+        Parameter(
+            name="OVERRIDES",
+            help="Entries of the protocol, protocol.KEY=VALUE, e.g. protocol.episodes=20.",
+            completer=completers.options_of("flows.evaluation.config:PlayedConfig"),
+        ),
+    ],
     policy: Annotated[tuple[str, ...], Parameter(required=True, completer=completers.policies)],
     out: Path,
     batch: Annotated[int, Count] = 50,
@@ -50,10 +57,13 @@ def evaluate(
     Examples:
         handoff evaluate reach --policy expert --policy random --out runs/baselines
         handoff evaluate push_t_published --policy runs/demo/teacher --out runs/scores
+        handoff evaluate reach protocol.episodes=20 --policy expert --out runs/few
         handoff evaluate reach --policy a.onnx --policy b.onnx --adastop --out runs/ranked
         handoff evaluate reach --policy expert --specification "slow=always dq.max < 1" --out runs/s
     """
+    from flows.evaluation.config import PlayedConfig
     from flows.evaluation.evaluate import evaluate_command, named_formulas
+    from flows.evaluation.robustness import command_options
     from sim.evaluation.evaluate import EvaluateConfig
 
     config = EvaluateConfig(
@@ -63,7 +73,8 @@ def evaluate(
         device=device,
         specifications=named_formulas(specification),
     )
-    evaluate_command(protocol, policy, out, config, instruction, stages if adastop else None)
+    played = command_options("evaluate", PlayedConfig, protocol, overrides).protocol
+    evaluate_command(played, policy, out, config, instruction, stages if adastop else None)
 
 
 def compare(

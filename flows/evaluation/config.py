@@ -35,6 +35,14 @@ class EvaluatePolicyConfig:
 
 
 @config
+class PlayedConfig:
+    """What `handoff evaluate` can change by KEY=VALUE."""
+
+    protocol: Protocol = field(default_factory=push_t_published)
+    """Task, start states and rules of the episodes."""
+
+
+@config
 class PoliciesConfig:
     """Evaluation of several policies in families of environments."""
 

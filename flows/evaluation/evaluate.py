@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.config.protocols import read_protocol
 from flows.evaluation.agents import Entrant, make_agent
 from robots.errors import HandoffError
 from sim.evaluation.evaluate import EvaluateConfig, evaluate, make_env, run_episodes, write_result
@@ -29,7 +28,7 @@ TABLE_WIDTH = 120
 
 
 def evaluate_command(
-    protocol_name: str,
+    protocol: Protocol,
     policies: Sequence[str],
     out: Path,
     config: EvaluateConfig,
@@ -39,7 +38,7 @@ def evaluate_command(
     """Runs `handoff evaluate`, writes results to `out` and prints them.
 
     Args:
-        protocol_name: a protocol, or the path of a YAML file.
+        protocol: task, start states and rules of the episodes.
         policies: see `flows.evaluation.agents.make_agent`.
         out: folder of the results.
         config: how the episodes are run.
@@ -57,7 +56,6 @@ def evaluate_command(
         summary_table,
     )
 
-    protocol = read_protocol(protocol_name)
     out.mkdir(parents=True, exist_ok=True)
     if stages is None:
         results, comparisons = evaluate_agents(protocol, policies, out, config, instruction)

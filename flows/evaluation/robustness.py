@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from flows.config.options import build
 from flows.config.overrides import parse_overrides, set_value
 from flows.config.protocols import read_protocol
-from flows.evaluation.config import PoliciesConfig, RobustnessConfig
+from flows.evaluation.config import PlayedConfig, PoliciesConfig, RobustnessConfig
 from flows.evaluation.evaluate import make_entrants, print_line, print_tables
 from robots.errors import HandoffError
 
-C = TypeVar("C", bound=PoliciesConfig)
+C = TypeVar("C", bound=PoliciesConfig | PlayedConfig)
 
 
 def robustness_command(

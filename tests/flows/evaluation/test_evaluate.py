@@ -43,7 +43,14 @@ from sim.evaluation.adastop import AdaStopConfig
 from sim.evaluation.agent import ReplayAgent
 from sim.evaluation.comparison import compare
 from sim.evaluation.evaluate import EvaluateConfig
-from sim.evaluation.protocol import ChunkRule, Protocol, Sampling, ScoreRule
+from sim.evaluation.protocol import (
+    ChunkRule,
+    Protocol,
+    Sampling,
+    ScoreRule,
+    digest,
+    protocol_statement,
+)
 from tests.real import onnx_models
 from tests.sim.line import Line
 
@@ -249,6 +256,22 @@ def test_adastop_from_the_command_line_says_what_it_could_not_tell_apart(
     ]
     assert main(["evaluate", protocol, *arguments]) == 0
     assert "not significant" in (out / "report.html").read_text()
+
+
+def test_the_command_plays_the_protocol_or_changed_entries_of_it(
+    tmp_path: Path, protocol: str
+) -> None:
+    given = ["--policy", "random", "--out", str(tmp_path / "out"), "--videos", "0"]
+
+    def played(*overrides: str) -> dict:
+        assert main(["evaluate", protocol, *overrides, *given]) == 0
+        return json.loads((tmp_path / "out" / "episodes.json").read_text())
+
+    whole, few = played(), played("protocol.episodes=2")
+    assert whole["protocol_digest"] == digest(protocol_statement(read_protocol(protocol)))
+    assert whole["episodes"][:2] == few["episodes"]
+    assert len(few["episodes"]) == few["protocol"]["episodes"] == 2
+    assert few["protocol_digest"] != whole["protocol_digest"]
 
 
 def test_adastop_needs_stages_that_divide_the_episodes(
