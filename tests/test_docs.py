@@ -231,8 +231,8 @@ BASE: dict[str, Any] = {
 
 
 def check_yaml(text: str) -> None:
-    """Builds a recipe, validates a protocol, factors, faults, a fence or deviations, or builds a part of a
-    recipe in place of the demo's.
+    """Builds a recipe, validates a claim, a protocol, factors, faults, a fence or deviations, or builds a part
+    of a recipe in place of the demo's.
 
     Raises:
         HandoffError: a key or a value that is not accepted.
@@ -241,6 +241,8 @@ def check_yaml(text: str) -> None:
 
     import yaml
 
+    from flows.claims.claim import Claim
+    from flows.claims.repeat import check_stages
     from flows.config.options import build
     from flows.config.protocols import read_protocol
     from flows.evaluation.config import SensitivityPoliciesConfig
@@ -270,6 +272,10 @@ def check_yaml(text: str) -> None:
     if "factors" in values:
         study = build(SensitivityPoliciesConfig, values, "factors")
         check_study(read_protocol("pick_cube"), study.study)
+        return
+    if "figures" in values:
+        claim = build(Claim, values, "claim")
+        check_stages("", claim, read_recipe(claim.recipe, claim.overrides))
         return
     if "engine" in values:
         validate(Protocol, values, "protocol")
