@@ -80,15 +80,18 @@ class OnPolicyDistilConfig(LoggingConfig):
     instructions: tuple[str, ...] = ()
     """Instruction of each teacher, in the order of the teachers, which selects the teacher of a
     row. Empty: all teachers teach every row, by the mean of their divergences."""
-    form: Literal["kl", "reinforce"] = "kl"
-    """Loss on action tokens: `kl` is the closed-form divergence from the teacher over all bins,
-    `reinforce` RLinf's advantage of the sampled token. Diffusion and flow policies have `kl`
-    alone."""
+    form: Literal["kl", "reinforce", "chunk"] = "kl"
+    """Loss: `kl` is the closed-form divergence from the teacher, of action tokens over all bins, of
+    diffusion and flow policies over every sampler step; `reinforce`, of action tokens, RLinf's
+    advantage of the sampled token; `chunk`, of diffusion and flow policies, half the squared
+    distance from the chunk that the teacher samples in its own steps from the same noise, so that
+    the student may have fewer, such as one."""
     temperature: Positive = 1.0
     """Temperature of the tokens of teacher and student in training; inference keeps its own."""
     steps: Count | None = None
-    """Sampler steps of teacher and student in training, and of the student afterwards. None keeps
-    each policy's own; they must match."""
+    """Sampler steps of teacher and student in training, and of the student afterwards; with the
+    form `chunk` of the student alone. None keeps each policy's own, which must match unless the
+    form is `chunk`."""
     noise: NonNegative = 0.0
     """Noise of the sampler's steps: eta of DDIM, or the noise level of the flow-SDE. 0 follows the
     ODE, as inference does, and matches means."""
@@ -123,4 +126,9 @@ class OnPolicyDistilConfig(LoggingConfig):
             raise HandoffError(
                 f"distillation: the smallest of epochs, batch_size, rollouts, decisions and save_every is "
                 f"{smallest} and the temperature {self.temperature:g}; expected 1 or more, and a temperature above 0."
+            )
+        if self.form == "chunk" and self.noise > 0.0:
+            raise HandoffError(
+                f"distillation: noise is {self.noise:g} with the form 'chunk', which compares chunks that the initial "
+                "noise alone decides; expected 0."
             )

@@ -4,7 +4,8 @@ decisions; see `policies.distillation.on_policy`.
 Tokens: the divergence KL(student || teacher) of every token, given the student's previous tokens.
 Its gradient is what REINFORCE with the advantage log teacher - log student estimates from the
 sampled token (RLinf's form, without normalisation); summed over all bins it has less variance.
-Chains: the same divergence for every denoising step, see `policies.samplers.chain.on_policy_kl`.
+Chains: the same divergence for every denoising step, see `policies.samplers.chain.on_policy_kl`; or
+the distance of both ends from one initial noise, which is what a student of fewer steps can match.
 Several teachers of one row: the mean of their divergences. Its minimum is the normalised geometric
 mean of the teachers, so teachers that act in different modes do not combine well; give each its
 instruction then.
@@ -30,7 +31,7 @@ from policies.policy import ChunkPolicy, DenoisingPolicy, ObservationTensors
 from policies.rl.on_policy.config import PpoConfig
 from policies.rl.on_policy.observations import observation_tensors
 from policies.rl.on_policy.ppo_loss import surrogate
-from policies.samplers.chain import Chain, Denoise, on_policy_kl, sample_chain
+from policies.samplers.chain import Chain, Denoise, on_policy_kl, sample, sample_chain
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
@@ -77,13 +78,20 @@ def distillation_loss(
             does not have.
     """
     if isinstance(student, TokenVlaPolicy):
+        if config.form == "chunk":
+            raise HandoffError(
+                "distillation: form is 'chunk', which needs a diffusion or flow policy; action tokens have 'kl' and "
+                "'reinforce'."
+            )
         return TokenDistillationLoss(config, student, teachers)
-    if config.form != "kl":
+    if config.form == "reinforce":
         raise HandoffError(
-            f"distillation: form is '{config.form}', which needs action tokens; a {type(student).__name__} has 'kl'."
+            f"distillation: form is 'reinforce', which needs action tokens; a {type(student).__name__} has 'kl' and "
+            "'chunk'."
         )
     if isinstance(student, DenoisingPolicy):
-        return DenoisingDistillationLoss(config, student, teachers)
+        loss = ChunkDistillationLoss if config.form == "chunk" else DenoisingDistillationLoss
+        return loss(config, student, teachers)
     raise HandoffError(
         f"distillation: the student is a {type(student).__name__}, expected a policy of action tokens, or a diffusion "
         "or flow policy."
@@ -226,3 +234,44 @@ class DenoisingDistillationLoss:
             return velocity_BHA
 
         return denoise
+
+
+class ChunkDistillationLoss:
+    """Implements `DistillationLoss` by the squared distance of the student's chunk, before it is
+    clipped, from the teacher's, both from the same initial noise without noise in the steps.
+
+    Args:
+        config: options of the distillation.
+        student: policy that is trained in place.
+        teachers: teachers of the rows, each with its own sampler.
+    """
+
+    def __init__(
+        self, config: OnPolicyDistilConfig, student: DenoisingPolicy, teachers: Teachers
+    ) -> None:
+        self._student = student
+        self._teachers = teachers
+        if config.steps is not None:
+            student.set_sampler_steps(config.steps)
+        self._grid = sampler_grid(student, config)
+
+    @torch.no_grad()
+    def decide(self, obs: Any, generator: torch.Generator) -> tuple[Tensor, Trace]:
+        """See `DistillationLoss.decide`; the trace has the teacher's chunk, which is computed once
+        however often it is learned from."""
+        noise_BHA = torch.randn((len(obs), *self._student.chunk_shape), generator=generator)
+        target_BHA = torch.zeros_like(noise_BHA)
+        for policy, rows_R, inputs, weight in self._teachers.assign(observation_tensors(obs)):
+            target_BHA[rows_R] += weight * policy.sample(inputs, noise_BHA[rows_R])
+        chunk_BHA = self._student.clip_chunk(self._chunk(obs, noise_BHA))
+        return chunk_BHA, {"noise": noise_BHA, "target": target_BHA}
+
+    def divergence(self, obs: Any, trace: Trace) -> StudentDivergence:
+        """See `DistillationLoss.divergence`."""
+        error_BHA = self._chunk(obs, trace["noise"]) - trace["target"]
+        half_BHA = 0.5 * error_BHA.square()
+        return StudentDivergence(half_BHA.mean(), half_BHA.detach().sum(dim=(1, 2)))
+
+    def _chunk(self, obs: Any, noise_BHA: Tensor) -> Tensor:
+        own = observation_tensors(self._teachers.student_part(obs))
+        return sample(self._student.velocity(own), noise_BHA, self._grid)

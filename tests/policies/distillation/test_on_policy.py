@@ -542,6 +542,60 @@ def test_a_denoising_student_comes_to_answer_as_its_teacher_in_as_many_steps(tmp
     ).square().mean()
 
 
+@pytest.mark.parametrize("flow", [False, True])
+def test_a_student_in_one_step_comes_to_answer_as_its_teacher_in_its_own(
+    flow: bool, tmp_path: Path
+):
+    """The student is its teacher in one step, so it begins at the distance of the two samplers."""
+    options = {"objective": "flow"} if flow else {}
+    one_step = denoising(1, **options, inference_steps=1)
+    student, teacher = (
+        saved(tmp_path / "student", one_step),
+        saved(tmp_path / "teacher", denoising(1, **options)),
+    )
+    (tmp_path / "out").mkdir()
+    config = replace(SMALL, form="chunk", rollouts=30, learning_rate=1e-2)
+    metrics = on_policy_distil(
+        config, student, teacher, lambda: Counting(NUM_ENVS), tmp_path / "out", no_progress
+    )
+    module, card = load_module(tmp_path / "out")
+    assert card.model.inference_steps == 1  # type: ignore[union-attr]
+    first = curve(tmp_path / "out")[0]
+    assert 0.0 < metrics["kl"] < 0.3 * first["kl"]
+    inputs, noise = (
+        ObservationTensors(shown("denoising")),
+        torch.randn(NUM_ENVS, 2, 1, generator=torch.Generator().manual_seed(3)),
+    )
+    wanted = load_module(teacher)[0].sample(inputs, noise)
+    before = load_module(student)[0].sample(inputs, noise)
+    assert (module.sample(inputs, noise) - wanted).square().mean() < 0.5 * (
+        before - wanted
+    ).square().mean()
+
+
+def test_the_chunk_is_compared_with_that_of_the_same_noise(tmp_path: Path):
+    student, loss = student_and_loss("denoising", tmp_path, 0, form="chunk")
+    obs = shown("denoising")
+    chunk, trace = loss.decide(obs, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(chunk, trace["target"])
+    assert loss.divergence(obs, trace).loss.item() < 1e-10
+    # Control: the teacher's chunk from other noise.
+    other = {**trace, "target": trace["target"].flip(0)}
+    divergence = loss.divergence(obs, other)
+    assert divergence.loss.item() > 1e-4
+    square = (chunk - other["target"]).square().sum(dim=(1, 2))
+    torch.testing.assert_close(divergence.kl_B, 0.5 * square)
+    divergence.loss.backward()
+    assert gradient(student).abs().max() > 0.0
+
+
+def test_the_form_chunk_needs_a_sampler_and_no_noise_in_it(tmp_path: Path):
+    with pytest.raises(HandoffError, match="form is 'chunk', which needs a diffusion or flow"):
+        student_and_loss("tokens", tmp_path, 1, form="chunk")
+    with pytest.raises(HandoffError, match=r"noise is 0\.5 with the form 'chunk'"):
+        OnPolicyDistilConfig(form="chunk", noise=0.5)
+
+
 def test_a_loss_that_is_not_finite_stops_it(school: Path):
     broken = reading(seed=1)
     with torch.no_grad():
