@@ -270,7 +270,10 @@ def test_looser_limits_are_named() -> None:
 
 
 def test_a_tolerance_is_loose_or_not_by_the_precision_of_the_file_and_what_it_sees() -> None:
-    half, picture = contract(precision="float16"), FieldSpec(shape=(96, 96, 3), dtype="uint8", unit="u8")
+    half, picture = (
+        contract(precision="float16"),
+        FieldSpec(shape=(96, 96, 3), dtype="uint8", unit="u8"),
+    )
     assert looser(GateConfig(tolerance=1e-2), half) == []
     assert looser(GateConfig(tolerance=0.1), half) == ["tolerance is 0.1, default 0.01"]
     assert looser(GateConfig(tolerance=1e-4), contract()) == ["tolerance is 0.0001, default 1e-05"]
