@@ -54,8 +54,9 @@ def worst_case_command(
             known=known,
         )
         figures = write_worst_case(found, out)
-        display.finished("worst-case", verdict(figures))
+        display.finished("worst-case", f"{len(figures['candidates'])} candidates")
     print_tables([worst_case_tables(figures)["The worst"]])
+    print_line(verdict(figures))
     print_line(f"report  {out / REPORT}")
 
 

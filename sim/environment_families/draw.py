@@ -24,8 +24,8 @@ class DrawFamilyConfig:
 
     factors: dict[str, AnyFactor] = field(default_factory=dict)
     """Parameters of the environments by a name of one's own, each with `low` and `high`."""
-    design: DesignConfig = field(default_factory=lambda: DesignConfig(points=32))
-    """Points between the bounds; one member each."""
+    design: DesignConfig | None = field(default_factory=lambda: DesignConfig(points=32))
+    """Points between the bounds, one member each; None draws none."""
     nominal: bool = True
     """Whether the environments as they are also are a member."""
     corners: bool = False
@@ -66,14 +66,17 @@ def draw_family(config: DrawFamilyConfig) -> EnvironmentFamily:
     """Draws a family.
 
     Raises:
-        HandoffError: an error of `check_ranges`.
+        HandoffError: an error of `check_ranges`, or no members.
     """
     check_ranges(config.factors, corners=config.corners)
     members = [Member(name=NOMINAL)] if config.nominal else []
     if config.corners:
         for index, row in enumerate(corner_places(len(config.factors)), start=1):
             members.append(Member(name=f"corner {index}", values=values_of(config.factors, row)))
+    points = np.zeros((0, len(config.factors) + 1))
+    if config.design is not None:
+        points = draw_design(config.factors, config.design)
     # The last column of a design has no effect.
-    for index, row in enumerate(draw_design(config.factors, config.design)[:, :-1], start=1):
+    for index, row in enumerate(points[:, :-1], start=1):
         members.append(Member(name=f"drawn {index}", values=values_of(config.factors, row)))
     return EnvironmentFamily(factors=config.factors, members=tuple(members))

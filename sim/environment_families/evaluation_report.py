@@ -145,7 +145,7 @@ def family_tables(figures: Mapping[str, Any]) -> dict[str, Table]:
         f"mean over members, {percent}",
         "worst member",
         "solved there",
-        "again, new starts",
+        "again",
         f"mean against {first}, {percent}",
         f"p (Holm) in the worst member of {first}",
     )
@@ -220,7 +220,7 @@ def _page(measured: FamilyEvaluation, figures: Mapping[str, Any]) -> Iterator[st
 
 _NOTES = {
     "Policies": "Wilson intervals of single members. The mean and its difference have a bootstrap interval over "
-    "members. The success in the worst member is the lowest of many, so it is low by chance, too; the figure from new "
-    "starts is not. p: McNemar's test on the same starts, with Holm's correction over the agents.",
+    "members. The success in the worst member is the lowest of many, so it is low by chance, too; `again`, from new "
+    "starts, is not. p: McNemar's test on the same starts, with Holm's correction over the agents.",
     "Members": f"Parameters that differ from the protocol's environments; '{NOMINAL}' has none.",
 }

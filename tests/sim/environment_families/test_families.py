@@ -67,6 +67,10 @@ def test_drawn_families_have_the_nominal_member_the_corners_and_the_points() -> 
     many = replace(config, design=replace(config.design, points=100), corners=False, nominal=False)
     below = [float(m.values["stiffness"]) < 1.0 for m in draw_family(many).members]
     assert sum(below) == 50
+    only = draw_family(replace(config, design=None, nominal=False)).members
+    assert [member.name for member in only] == [f"corner {i}" for i in range(1, 9)]
+    with pytest.raises(HandoffError, match="family: 0 members"):
+        draw_family(replace(config, design=None, nominal=False, corners=False))
     wide = {f"f{i}": FACTORS["payload"] for i in range(7)}
     seven = validate(DrawFamilyConfig, {"factors": wide, "corners": True})
     with pytest.raises(HandoffError, match="7 factors have 128 corners"):
