@@ -1,5 +1,5 @@
-"""Implements `handoff worst-case` and `handoff evaluate-family`: the environment that is worst for an
-agent, and success over a family of environments."""
+"""Implements `handoff worst-case` and `handoff evaluate-family`: the environment that is worst for
+an agent, and success over a family of environments."""
 
 from __future__ import annotations
 

@@ -122,7 +122,8 @@ def family_tables(figures: Mapping[str, Any]) -> dict[str, Table]:
     percent = f"{100 * figures['confidence']:g} %"
     rows: list[tuple[str, ...]] = []
     for name, agent in figures["agents"].items():
-        nominal, mean, worst = agent["nominal"], agent["mean"], agent["worst"]
+        nominal = agent["nominal"]
+        mean, worst = agent["mean"], agent["worst"]
         against = agent.get("against_first")
         rows.append(
             (
