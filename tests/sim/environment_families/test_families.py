@@ -25,6 +25,7 @@ from sim.environment_families.mixture import with_family
 from sim.evaluation.evaluate import env_config
 from sim.evaluation.protocol import Protocol
 from sim.make import find_task
+from sim.sensitivity.design import DesignConfig
 from sim.sensitivity.factors import with_values
 
 REACH = read_protocol("reach")
@@ -64,7 +65,7 @@ def test_drawn_families_have_the_nominal_member_the_corners_and_the_points() -> 
     for member in family.members[9:]:
         assert 0.5 < float(member.values["stiffness"]) < 2.0
     # Half of a logarithmic range lies below its geometric mean.
-    many = replace(config, design=replace(config.design, points=100), corners=False, nominal=False)
+    many = replace(config, design=DesignConfig(points=100), corners=False, nominal=False)
     below = [float(m.values["stiffness"]) < 1.0 for m in draw_family(many).members]
     assert sum(below) == 50
     only = draw_family(replace(config, design=None, nominal=False)).members
