@@ -33,6 +33,10 @@ Robustness = NewType("Robustness", Path)
 """Folder with the success of policies under displaced cameras, other light and distractors."""
 Sensitivity = NewType("Sensitivity", Path)
 """Folder with the success of policies as a function of parameters of the environments."""
+Family = NewType("Family", Path)
+"""Folder with a family of environments: the parameters of every member."""
+FamilyScores = NewType("FamilyScores", Path)
+"""Folder with the success of policies in every member of a family of environments."""
 Bundle = NewType("Bundle", Path)
 """Folder with an exported policy, its contract and golden examples."""
 Gate = NewType("Gate", Path)

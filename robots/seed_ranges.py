@@ -9,7 +9,8 @@ that it was trained on.
 | `ROLLOUTS`       | 40,000 to 99,999    | rollouts on which a correction session trains          |
 | `EVALUATION`     | 100,000 to 199,999  | protocols (`sim.evaluation.protocol`), and             |
 |                  |                     | deployments on the twin                                |
-| `PLAY`           | 200,000 to 499,999  | play data on which a world model is trained            |
+| `PLAY`           | 200,000 to 449,999  | play data on which a world model is trained            |
+| `WORST_CASE`     | 450,000 to 499,999  | the search for the worst parameters of environments    |
 | `RECORDING`      | 500,000 to 999,999  | recorded rollouts of a policy, such as the push-T set  |
 |                  |                     | that ships with Handoff                                |
 | `TRAINING`       | 1,000,000 to 2^31-1 | fine-tuning, on-policy distillation, RL from scratch   |
@@ -30,7 +31,8 @@ CLASSIFIER = range(20_000, 40_000)
 ROLLOUTS = range(40_000, 100_000)
 EVALUATION = range(100_000, 200_000)
 """Begins at the first seed of the published push-T evaluation (Chi et al., RSS 2023)."""
-PLAY = range(200_000, 500_000)
+PLAY = range(200_000, 450_000)
+WORST_CASE = range(450_000, 500_000)
 RECORDING = range(500_000, 1_000_000)
 TRAINING = range(1_000_000, 1 << 31)
 

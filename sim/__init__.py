@@ -16,6 +16,7 @@
 - `tasks`: the tasks on the arm.
 - `evaluation`: protocols, intervals and comparisons.
 - `sensitivity`: success as a function of parameters of the environments.
+- `environment_families`: environments that differ in parameters, and the worst of them.
 - `identification`: real-to-sim tuning.
 - `recording`: rollouts, play and simulated operators.
 - `rendering`: images and videos.

@@ -245,13 +245,14 @@ def check_yaml(text: str) -> None:
     from flows.claims.repeat import check_stages
     from flows.config.options import build
     from flows.config.protocols import read_protocol
-    from flows.evaluation.config import SensitivityPoliciesConfig
+    from flows.evaluation.config import SensitivityPoliciesConfig, WorstCasePolicyConfig
     from flows.recipes.graph import stages
     from flows.recipes.recipe import KEYS, read_recipe
     from flows.session.twin_faults import Faults
     from flows.virtual_envs.recipe import VenvRecipe
     from real.motion.fence import FenceConfig
     from robots.config import validate
+    from sim.environment_families.worst_case import check_worst_case
     from sim.evaluation.protocol import Protocol
     from sim.scene.deviations import Deviations
     from sim.sensitivity.measure import check_study
@@ -268,6 +269,10 @@ def check_yaml(text: str) -> None:
         return
     if set(values) <= {"arm", "objects"}:
         validate(Deviations, values, "deviations")
+        return
+    if {"factors", "search"} <= set(values):
+        searched = build(WorstCasePolicyConfig, values, "factors")
+        check_worst_case(read_protocol("reach"), searched.study)
         return
     if "factors" in values:
         study = build(SensitivityPoliciesConfig, values, "factors")

@@ -146,6 +146,8 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "compare": evaluation.compare,
         "robustness": evaluation.robustness,
         "sensitivity": evaluation.sensitivity,
+        "worst-case": evaluation.worst_case,
+        "evaluate-family": evaluation.evaluate_family,
         "gate": evaluation.gate,
         "serve": evaluation.serve,
     },

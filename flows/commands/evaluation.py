@@ -1,6 +1,6 @@
 """Defines the commands that evaluate, gate and serve policies, record them and tune the simulated
-arm: `evaluate`, `compare`, `robustness`, `sensitivity`, `gate`, `serve`,
-`rollouts`, `tune`."""
+arm: `evaluate`, `compare`, `robustness`, `sensitivity`, `worst-case`, `evaluate-family`, `gate`,
+`serve`, `rollouts`, `tune`."""
 
 from __future__ import annotations
 
@@ -163,6 +163,77 @@ def sensitivity(
     from flows.evaluation.sensitivity import sensitivity_command
 
     sensitivity_command(protocol, overrides, policy, factors, out)
+
+
+def worst_case(
+    protocol: Annotated[str, Parameter(completer=completers.protocols)],
+    /,
+    *overrides: Annotated[
+        str,
+        Parameter(
+            name="OVERRIDES",
+            help="Options of the stage worst_case, KEY=VALUE, e.g. search.episodes=50 or search.rounds=3.",
+            completer=completers.options_of("flows.evaluation.config:WorstCasePolicyConfig"),
+        ),
+    ],
+    policy: Annotated[str, Parameter(completer=completers.policies)],
+    factors: Path | None = None,
+    family: Annotated[Path | None, Parameter(completer=completers.artifacts)] = None,
+    out: Path,
+    debug: Debug = False,
+) -> None:
+    """Search the parameters of the environments that are worst for a policy.
+
+    Writes family.json with the worst environment, worst_case.json, a chart and a page.
+
+    Args:
+        protocol: Name of a protocol, e.g. reach, or path of a YAML file.
+        policy: As for evaluate.
+        factors: YAML file with the options of the stage, such as factors and search.
+        family: Folder of a family to which the worst environment is added; default: a new one.
+        out: Folder for the results.
+
+    Examples:
+        handoff worst-case reach --factors f.yaml --policy a.onnx --out runs/w
+        handoff worst-case reach --factors f.yaml --policy expert --family runs/w --out runs/v
+    """
+    from flows.evaluation.family_commands import worst_case_command
+
+    worst_case_command(protocol, overrides, policy, factors, family, out)
+
+
+def evaluate_family(
+    protocol: Annotated[str, Parameter(completer=completers.protocols)],
+    /,
+    *overrides: Annotated[
+        str,
+        Parameter(
+            name="OVERRIDES",
+            help="Options of the stage evaluate_family, KEY=VALUE, e.g. protocol.episodes=50 or workers=2.",
+            completer=completers.options_of("flows.evaluation.config:EvaluateFamilyConfig"),
+        ),
+    ],
+    policy: Annotated[tuple[str, ...], Parameter(required=True, completer=completers.policies)],
+    family: Annotated[Path, Parameter(completer=completers.artifacts)],
+    out: Path,
+    debug: Debug = False,
+) -> None:
+    """Evaluate policies in every member of a family of environments.
+
+    Writes family_scores.json, a chart and a page: success per member, and in the worst one again.
+
+    Args:
+        protocol: Name of a protocol, e.g. reach, or path of a YAML file.
+        policy: As for evaluate; may be repeated, and the first one is the reference.
+        family: Folder of the family, e.g. runs/reach_robust/held_out.
+        out: Folder for the results.
+
+    Examples:
+        handoff evaluate-family reach --family runs/w --policy a.onnx --policy expert --out runs/e
+    """
+    from flows.evaluation.family_commands import evaluate_family_command
+
+    evaluate_family_command(protocol, overrides, policy, family, out)
 
 
 def gate(

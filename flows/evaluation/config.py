@@ -1,5 +1,5 @@
-"""Defines the options of the stages `evaluate`, `robustness`, `sensitivity` and
-`compare_simulators`."""
+"""Defines the options of the stages `evaluate`, `robustness`, `sensitivity`, `worst_case`,
+`evaluate_family` and `compare_simulators`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Literal
 
 from flows.config.protocols import push_t_published
 from robots.config import Count, OpenShare, Seed, config
+from robots.seed_ranges import WORST_CASE
+from sim.environment_families.search import SearchConfig
+from sim.environment_families.worst_case import WorstCaseConfig
 from sim.evaluation.evaluate import EvaluateConfig
 from sim.evaluation.protocol import Protocol
 from sim.evaluation.robustness import SweepConfig
@@ -96,6 +99,28 @@ class SensitivityPoliciesConfig(PoliciesConfig):
     def study(self) -> SensitivityConfig:
         """Factors and design."""
         return SensitivityConfig(factors=self.factors, design=self.design)
+
+
+@config
+class WorstCasePolicyConfig(PoliciesConfig):
+    """Search for the environment that is worst for a policy."""
+
+    factors: dict[str, AnyFactor] = field(default_factory=dict)
+    """Parameters of the environments by a name of one's own, each with `low` and `high`."""
+    search: SearchConfig = field(default_factory=SearchConfig)
+    """Effort of the search."""
+    first_seed: Seed = WORST_CASE.start
+    """Seed of the first start of the search; those of the protocol are used for evaluation only."""
+
+    @property
+    def study(self) -> WorstCaseConfig:
+        """Factors, effort and starts."""
+        return WorstCaseConfig(factors=self.factors, search=self.search, first_seed=self.first_seed)
+
+
+@config
+class EvaluateFamilyConfig(PoliciesConfig):
+    """Evaluation of policies in every member of a family of environments."""
 
 
 @config

@@ -175,6 +175,31 @@ def _sensitivity(metrics: Mapping[str, Any]) -> str:
     return "; ".join(phrases)
 
 
+def _worst_case(metrics: Mapping[str, Any]) -> str:
+    """Describes the worst environment that a search found, and whether it was added."""
+    worst, known = metrics["finalists"][0], metrics["members"][0]["name"]
+    values = ", ".join(
+        f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in worst["values"].items()
+    )
+    found, member = metrics["found"]["mean"], metrics["known"]["mean"]
+    end = "added" if metrics["added"] else "nothing added"
+    return f"{values}: score {found:.2f} against {member:.2f} in {known}; {end}"
+
+
+def _family_scores(metrics: Mapping[str, Any]) -> str:
+    """Describes every policy's success in the nominal environments, over all members, and in the
+    worst one from new starts."""
+    phrases: list[str] = []
+    for name, agent in metrics["agents"].items():
+        nominal, again = agent["nominal"], agent["worst"]["again"]
+        alone = "" if nominal is None else f"{nominal['k'] / nominal['n']:.2f} nominal, "
+        phrases.append(
+            f"{name} {alone}{agent['mean']['mean']:.2f} mean, {again['k'] / again['n']:.2f} worst"
+        )
+    return "; ".join(phrases)
+
+
 def _played(metrics: Mapping[str, Any]) -> str:
     """Describes the episodes that a gate played; empty for one of an older version."""
     if "success" not in metrics:
@@ -253,6 +278,12 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
             return _robustness(metrics)
         case "sensitivity":
             return _sensitivity(metrics)
+        case "draw_family":
+            return f"{metrics['members']} members of {', '.join(metrics['factors'])}"
+        case "worst_case":
+            return _worst_case(metrics)
+        case "evaluate_family":
+            return _family_scores(metrics)
         case "tune":
             return _tuning(metrics)
         case "compare":

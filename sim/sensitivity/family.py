@@ -22,7 +22,8 @@ def can_be_family(protocol: Protocol, factors: Mapping[str, Factor]) -> bool:
     if not all(isinstance(factor, PhysicsFactor | ArmFactor) for factor in factors.values()):
         return False
     env = env_config(protocol)
-    return not env.ranges and (env.dynamics is None or not env.dynamics.varies)
+    drawn = env.ranges or env.randomized
+    return not drawn and (env.dynamics is None or not env.dynamics.varies)
 
 
 def family(protocol: Protocol, factors: Mapping[str, Factor], unit: np.ndarray) -> Protocol:

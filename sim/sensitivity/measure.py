@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,11 +18,8 @@ from robots.config import config
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from sim.evaluation.agent import MakeAgent
-from sim.evaluation.episode_journal import EpisodeJournal
-from sim.evaluation.evaluate import EvaluateConfig, make_env, run_batch
+from sim.evaluation.evaluate import EvaluateConfig, make_env
 from sim.evaluation.protocol import Protocol, check_protocol
-from sim.evaluation.rollout import EpisodeResult
-from sim.parallel import Report, map_pieces
 from sim.sensitivity.design import DesignConfig, draw_design, ranged, values_at
 from sim.sensitivity.factors import (
     AnyFactor,
@@ -35,6 +31,7 @@ from sim.sensitivity.factors import (
     with_values,
 )
 from sim.sensitivity.family import can_be_family, family
+from sim.sensitivity.pieces import Piece, part_of, play_pieces
 
 NOMINAL = "nominal"
 """Name of the condition in which all factors are as in the protocol."""
@@ -79,15 +76,6 @@ class Sensitivity(NamedTuple):
     without such factors."""
     design_solved: Mapping[str, np.ndarray]
     """By agent (P,) bool: the solved episodes of the design."""
-
-
-class _Piece(NamedTuple):
-    """Episodes of one condition that are stepped together."""
-
-    protocol: Protocol
-    seeds: tuple[int, ...]
-    label: str
-    folder: Path | None
 
 
 def conditions(protocol: Protocol, factors: Mapping[str, Factor]) -> tuple[FactorCondition, ...]:
@@ -160,7 +148,7 @@ def measure_sensitivity(
     steps = protocol.max_steps * sum(len(each) for _, _, each in played)
     for number, (agent, load) in enumerate(agents.items()):
         pieces = [
-            _Piece(
+            Piece(
                 changed,
                 tuple(each[first : first + execution.batch]),
                 f"{agent}, {label}",
@@ -169,8 +157,8 @@ def measure_sensitivity(
             for index, (changed, label, each) in enumerate(played)
             for first in range(0, len(each), execution.batch)
         ]
-        counted = partial(_report, progress, number * steps, len(agents) * steps)
-        episodes = _play(load, pieces, execution.workers, counted)
+        counted = part_of(progress, number * steps, len(agents) * steps)
+        episodes = play_pieces(load, pieces, execution.workers, counted)
         success = np.array([episode.success for episode in episodes])
         count = len(varied) * len(seeds)
         rows = success[:count].reshape(len(varied), len(seeds))
@@ -207,55 +195,3 @@ def _try_factors(protocol: Protocol, factors: Mapping[str, Factor]) -> None:
                     env.close()
             except HandoffError as error:
                 raise HandoffError(f"factor {name} = {shown(value)}: {error}") from None
-
-
-def _play(
-    load: Callable[[], MakeAgent], pieces: list[_Piece], workers: int, progress: Progress
-) -> list[EpisodeResult]:
-    """The episodes of all pieces in order, those from journals included."""
-    results: dict[int, list[EpisodeResult]] = {}
-    for index, piece in enumerate(pieces):
-        kept = None if piece.folder is None else _journal(piece).read(piece.seeds)
-        if kept is not None:
-            results[index] = kept
-    missing = [index for index in range(len(pieces)) if index not in results]
-    finished = sum(len(pieces[index].seeds) * pieces[index].protocol.max_steps for index in results)
-    steps = finished + sum(len(pieces[i].seeds) * pieces[i].protocol.max_steps for i in missing)
-
-    ended = [episode.success for episodes in results.values() for episode in episodes]
-
-    def report(done: int, total: int, note: str = "") -> None:
-        # A batch tells of its own episodes alone, of which none is solved when it begins.
-        progress(finished + done, steps, f"{note}; {sum(ended)}/{len(ended)} solved in all")
-
-    def keep(number: int, episodes: list[EpisodeResult]) -> None:
-        piece = pieces[missing[number]]
-        ended.extend(episode.success for episode in episodes)
-        if piece.folder is not None:
-            _journal(piece).write(piece.seeds, episodes)
-
-    if missing:
-        chosen = [pieces[index] for index in missing]
-        computed = map_pieces(load, _play_piece, chosen, workers, steps - finished, report, keep)
-        results |= dict(zip(missing, computed, strict=True))
-    return [episode for index in range(len(pieces)) for episode in results[index]]
-
-
-def _play_piece(make_agent: MakeAgent, piece: _Piece, report: Report) -> list[EpisodeResult]:
-    def named(done: int, note: str) -> None:
-        report(done, piece.label)
-
-    environments = partial(make_env, piece.protocol)
-    return run_batch(piece.protocol, environments, False, {}, make_agent, piece.seeds, named)
-
-
-def _journal(piece: _Piece) -> EpisodeJournal:
-    assert piece.folder is not None
-    return EpisodeJournal.open(piece.folder, piece.protocol, False, {})
-
-
-def _report(
-    progress: Progress, before: int, steps: int, done: int, total: int, note: str = ""
-) -> None:
-    """Reports the progress of one agent, whose own `total` is a part of `steps`."""
-    progress(before + done, steps, note)

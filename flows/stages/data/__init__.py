@@ -1,4 +1,4 @@
-"""Defines the stages that make episodes.
+"""Defines the stages that make episodes, and draw the environments in which they are made.
 
 - `config`: options of these stages.
 - `ingest`: converts demonstrations to an episode store.
@@ -11,6 +11,7 @@
 - `filter`: keeps the episodes that meet conditions.
 - `split`: writes one part of the episodes.
 - `merge`: merges several stores into one.
+- `draw_family`: draws the members of a family of environments.
 - `excite`: records exciting motions of a simulated arm.
 - `excite_arm`: records them at the twin, behind the robot's network protocol.
 """

@@ -3,13 +3,27 @@ in another simulator."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from flows.artifacts import Dynamics, Episodes, Output
+from flows.artifacts import Dynamics, Episodes, Family, Output
+from flows.evaluation.families import OPTION, check_recorded_family, mujoco_with_members
 from flows.stages.data.config import ScriptedConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
+
+
+def check(config: ScriptedConfig, sources: Mapping[str, Any]) -> None:
+    """Refuses a family of environments that the recording cannot have."""
+    if OPTION not in sources:
+        return
+    if config.demonstrate.simulator is not None:
+        raise HandoffError(
+            "scripted: the input 'family' is for MuJoCo. Remove demonstrate.simulator, or the input."
+        )
+    check_recorded_family(config.demonstrate.mujoco, config.task, config.robot, sources)
 
 
 def run(
@@ -18,9 +32,11 @@ def run(
     progress: Progress,
     *,
     dynamics: Dynamics | None = None,
+    family: Family | None = None,
 ) -> Output[Episodes]:
     """Writes `out/store.zarr`; resumes an interrupted attempt at the first batch that is missing.
-    With `dynamics`, the simulated arm has the tuned parameters.
+    With `dynamics`, the simulated arm has the tuned parameters; with `family`, the attempts are
+    those of all its members in turn.
 
     Raises:
         HandoffError: an unknown task, instruction or phrasing, dynamics of another robot, or an
@@ -50,6 +66,8 @@ def run(
     if dynamics is not None:
         mujoco = replace(options.mujoco, dynamics=read_dynamics(dynamics))
         options = replace(options, mujoco=mujoco)
+    mujoco = mujoco_with_members(options.mujoco, config.task, config.robot, family)
+    options = replace(options, mujoco=mujoco)
     recorded = demonstrate(task, seeds, store, options, progress)
     if not recorded.episodes:
         raise HandoffError(

@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.artifacts import Dynamics, Episodes, Output, Policy, WorldModel
+from flows.artifacts import Dynamics, Episodes, Family, Output, Policy, WorldModel
 from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
+from flows.evaluation.families import check_family_source, refuse_imagined, with_members
 from flows.stages.learn.config import TRAINING_TELEMETRY, FinetunePolicyConfig
 from policies.imitation.config import PretrainConfig
 from policies.policy_config import PolicyConfig
@@ -31,6 +32,8 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
     """Makes the checks of `policies.rl.finetuning.finetune` before hours of imitation learning."""
     method, pretraining = config.algorithm, sources["policy"]
     check_dynamics_source(config.protocol, sources)
+    refuse_imagined(sources)
+    check_family_source(config.protocol, sources)
     if {"dynamics", "world_model"} <= sources.keys():
         raise HandoffError(
             "finetune: in imagination no arm is simulated, so the input 'dynamics' has no effect. Remove it, or "
@@ -92,19 +95,22 @@ def run(
     demos: Episodes | None = None,
     world_model: WorldModel | None = None,
     dynamics: Dynamics | None = None,
+    family: Family | None = None,
 ) -> Output[Policy]:
     """Fine-tunes `policy`, resuming an interrupted attempt in `out`.
 
     With `world_model`, rollouts are imagined and no environment is stepped; the protocol then
     defines the time limit alone. RL-100, EXPO and Q-chunking also learn from `demos`. With
-    `dynamics`, the simulated arm has the tuned parameters.
+    `dynamics`, the simulated arm has the tuned parameters; with `family`, the episodes are those of
+    all its members, equally often.
 
     Raises:
         HandoffError: the policy does not fit the method or the environments.
     """
     from policies.rl.finetuning.finetune import finetune
 
-    config = replace(config, protocol=with_dynamics(config.protocol, dynamics))
+    protocol = with_members(with_dynamics(config.protocol, dynamics), family)
+    config = replace(config, protocol=protocol)
     env = _environments(config, policy, world_model)
     return Output(finetune(config, policy, env, out, progress, demos))
 

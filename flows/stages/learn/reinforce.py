@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.artifacts import Dynamics, Episodes, Output, Policy
+from flows.artifacts import Dynamics, Episodes, Family, Output, Policy
 from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
+from flows.evaluation.families import check_family_source, with_members
 from flows.stages.learn.config import TRAINING_TELEMETRY, ReinforcePolicyConfig
 from policies.rl.from_scratch.config import PpoLagrangianAlgorithm
 from policies.rl.from_scratch.train import check_demonstrations, check_resident
@@ -29,6 +30,7 @@ def check(config: ReinforcePolicyConfig, sources: Mapping[str, Any]) -> None:
 
     algorithm, protocol = config.algorithm, config.protocol
     check_dynamics_source(protocol, sources)
+    check_family_source(protocol, sources)
     check_demonstrations(config, given="demos" in sources)
     if stays_on_device(protocol):
         check_resident(config)
@@ -49,10 +51,12 @@ def run(
     *,
     demos: Episodes | None = None,
     dynamics: Dynamics | None = None,
+    family: Family | None = None,
 ) -> Output[Policy]:
     """Trains a policy, resuming an interrupted attempt in `out`; the algorithm rlpd also learns
-    from `demos`. With `dynamics`, the simulated arm has the tuned parameters. In environments that
-    stay on a device, PPO trains there.
+    from `demos`. With `dynamics`, the simulated arm has the tuned parameters; with `family`, the
+    episodes are those of all its members, equally often. In environments that stay on a device, PPO
+    trains there.
 
     Raises:
         HandoffError: the algorithm does not fit the inputs or the environments, or training
@@ -61,7 +65,7 @@ def run(
     from policies.rl.from_scratch.train import train_from_scratch
     from sim.evaluation.evaluate import device_env, stays_on_device, training_env
 
-    protocol = with_dynamics(config.protocol, dynamics)
+    protocol = with_members(with_dynamics(config.protocol, dynamics), family)
     make_env = device_env if stays_on_device(protocol) else training_env
     metrics = train_from_scratch(
         config,

@@ -9,6 +9,7 @@ import pytest
 from flows.config.files import available
 from flows.config.protocols import read_protocol
 from flows.deployment.config import DeployConfig, DeploySession, DeployTaskConfig
+from flows.evaluation.config import WorstCasePolicyConfig
 from flows.stages.data.config import (
     DemonstrateConfig,
     RecordPlayConfig,
@@ -27,7 +28,9 @@ from robots.seed_ranges import (
     RECORDING,
     ROLLOUTS,
     TRAINING,
+    WORST_CASE,
 )
+from sim.environment_families.worst_case import WorstCaseConfig
 from sim.recording.rollouts import RecordConfig
 
 
@@ -46,6 +49,8 @@ from sim.recording.rollouts import RecordConfig
         (FinetuneConfig, TRAINING),
         (OnPolicyDistilConfig, TRAINING),
         (FromScratchConfig, TRAINING),
+        (WorstCaseConfig, WORST_CASE),
+        (WorstCasePolicyConfig, WORST_CASE),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

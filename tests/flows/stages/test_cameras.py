@@ -266,6 +266,18 @@ stages:
         shift: {kind: appearance, what: camera_shift, low: 0.0, high: 0.02}
         light: {kind: appearance, what: light, values: [0.5]}
       design: {points: 2}
+  members:
+    uses: draw_family
+    with:
+      factors: &shift {shift: {kind: appearance, what: camera_shift, low: 0.0, high: 0.02}}
+      design: {points: 1}
+  worst:
+    uses: worst_case
+    inputs: {policy: teacher, family: members}
+    with:
+      factors: *shift
+      search: {design: {points: 1}, corners: false, rounds: 0, episodes: 1, finalists: 1, final_episodes: 1}
+  in_members: {uses: evaluate_family, inputs: {policies: teacher, family: worst}}
   compared: {uses: compare, inputs: {evaluations: [scores, sees]}}
   open: {uses: open_loop, inputs: {policy: teacher, episodes: demos}}
   recorded:
@@ -378,6 +390,9 @@ NAMES = [
     "sees",
     "learned",
     "factors",
+    "members",
+    "worst",
+    "in_members",
     "compared",
     "open",
     "recorded",

@@ -156,6 +156,7 @@ def test_environments_that_vary_by_themselves_or_in_other_options_are_no_family(
     uncertain = {"dynamics": {"robot": "fr3", "values": values}}
     assert not can_be_family(replace(PROTOCOL, options=uncertain), within)
     assert not can_be_family(replace(PROTOCOL, engine="warp"), within)
+    assert not can_be_family(replace(PROTOCOL, options={"randomized": True}), within)
 
 
 def test_two_processes_give_the_same_and_a_finished_measurement_is_taken_from_its_journal(
