@@ -200,6 +200,10 @@ class ParsedCommand:
         """The given arguments, by the name of the parameter."""
         return dict(self.bound.arguments)
 
+    def given(self, parameter: str) -> Any:
+        """The argument for a parameter, or the parameter's default."""
+        return self.values.get(parameter, self.bound.signature.parameters[parameter].default)
+
     def run(self) -> None:
         """Runs the command."""
         self.function(*self.bound.args, **self.bound.kwargs)
@@ -220,15 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HandoffError as error:
         return _fail(error_text(error), error, debug)
     except KeyboardInterrupt as error:
-        message = f"{error_text(error).removesuffix('.')}."
-        if command.function in WITH_STAGES:
-            message += " Finished stages are kept; run the same command to resume."
-        elif command.function is sessions.record:
-            message += " What was recorded is kept; run the same command to go on."
-        elif command.function is episodes.review:
-            message += " All changes are kept; run the same command to go on."
-        elif command.function is sessions.deploy:
-            message += " The episodes so far are in the folder of the session."
+        message = f"{error_text(error).removesuffix('.')}. {_kept(command)}".rstrip()
         return _fail(message, error, debug, code=exit_code(error))
     except BrokenPipeError:
         # The reader of a pipe, such as head, has seen enough; nor can what is left be written.
@@ -250,6 +246,24 @@ def _announced(command: ParsedCommand) -> AbstractContextManager[None]:
     else:
         return nullcontext()
     return announced_end(f"stopping: {words}")
+
+
+def _kept(command: ParsedCommand) -> str:
+    """What an interrupted command leaves, and how it goes on, as a sentence; empty for nothing."""
+    if command.function in WITH_STAGES:
+        return "Finished stages are kept; run the same command to resume."
+    if command.function is sessions.record:
+        return "What was recorded is kept; run the same command to go on."
+    if command.function is episodes.review:
+        return "All changes are kept; run the same command to go on."
+    if command.function is not sessions.deploy:
+        return ""
+    store = command.given("out") / "store.zarr"
+    if not store.exists():
+        return ""
+    if command.given("against"):
+        return f"The episodes so far are in {store}; the same command goes on with the comparison."
+    return f"The episodes so far are in {store}."
 
 
 def parse(arguments: Sequence[str]) -> ParsedCommand:

@@ -117,6 +117,41 @@ def test_ctrl_c_names_how_to_go_on_and_exits_with_130(
     assert capsys.readouterr().err == "handoff: interrupted.\n"
 
 
+def test_an_interrupted_deployment_names_its_episodes_where_there_are_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("flows.deployment.session.deploy_command", interrupted)
+    monkeypatch.setattr("flows.deployment.blinded.command.compare_command", interrupted)
+    assert main(["deploy", "runs/demo/gate"]) == 130
+    assert capsys.readouterr().err.endswith("handoff: interrupted.\n")
+    for folder in ("runs/deploy", "blinded"):
+        (tmp_path / folder / "store.zarr").mkdir(parents=True)
+    assert main(["deploy", "runs/demo/gate"]) == 130
+    said = capsys.readouterr().err
+    assert said.endswith("interrupted. The episodes so far are in runs/deploy/store.zarr.\n")
+    assert main(["deploy", "a", "--against", "b", "--out", "blinded"]) == 130
+    said = capsys.readouterr().err
+    assert said.endswith("blinded/store.zarr; the same command goes on with the comparison.\n")
+
+
+def test_ctrl_c_while_the_commands_are_imported_is_a_sentence_too() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'cyclopts': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from flows.__main__ import main\n"
+        "sys.exit(main(['plan', 'demo']))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "handoff: interrupted.\n")
+
+
 def test_output_that_nobody_reads_is_no_error() -> None:
     command = f"{sys.executable} -m flows completion bash | true; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
