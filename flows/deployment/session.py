@@ -83,11 +83,19 @@ def deploy_command(
     """Runs `handoff deploy`, whose parameters `flows.commands.sessions.deploy` describes.
 
     Raises:
-        HandoffError: see `deploy`; the mode `replay` without a recording, or one for another mode.
+        HandoffError: see `deploy`; the mode `replay` without a recording, or one for another mode;
+            or the folder of a blinded comparison.
     """
     from rich.console import Console
 
+    from flows.deployment.blinded.sealed_order import FILE as SEALED
     from flows.deployment.verified_policy import release_entries, verified_policy
+
+    if (out / SEALED).exists():
+        raise HandoffError(
+            f"deploy: {out} is the folder of a blinded comparison, which no other session adds to. Give --against as "
+            "it was begun to go on with it, or another --out."
+        )
 
     say = partial(Console().print, highlight=False, soft_wrap=True)
     session = session_options(

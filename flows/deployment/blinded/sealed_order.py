@@ -127,16 +127,29 @@ def _secret(seed: int | None) -> str:
 
 def _check_same(folder: Path, begun: SealedOrder, given: SealedOrder) -> None:
     """Refuses a session that would go on with other policies or options."""
-    before, now = (
-        {
-            "policies": [policy._asdict() for policy in order.policies],
-            **to_plain(order.config),
-        }
-        for order in (begun, given)
-    )
-    differing = sorted(name for name in before if before[name] != now[name])
-    if differing:
-        stated = ", ".join(f"{name} {before[name]}" for name in differing)
+    if begun.policies != given.policies:
+        names = [policy.name for policy in begun.policies]
+        changed = [
+            then.name
+            for then, now in zip(begun.policies, given.policies, strict=False)
+            if then.name == now.name and then.digest != now.digest
+        ]
+        problem = f"was begun with {names[0]} --against {' --against '.join(names[1:])}"
+        if changed:
+            problem += f", and the policy of {', '.join(changed)} is another one since"
         raise HandoffError(
-            f"blinded: the comparison in {folder} was begun with {stated}. Give the same, or another --out."
+            f"blinded: the comparison in {folder} {problem}. Give the same, in the same order, or another --out."
         )
+    before, now = (to_plain(order.config) for order in (begun, given))
+    stated = [_option(name, value) for name, value in before.items() if value != now[name]]
+    if stated:
+        raise HandoffError(
+            f"blinded: the comparison in {folder} was begun {', '.join(stated)}. Give the same, or another --out."
+        )
+
+
+def _option(name: str, value: Any) -> str:
+    """An option of a comparison as it was given on the command line."""
+    if value is True:
+        return f"with --{name}"
+    return f"without --{name}" if value in (False, None) else f"with --{name} {value}"

@@ -68,6 +68,15 @@ def test_options_of_a_comparison_need_one(option: dict[str, Any]) -> None:
         deploy(Path("runs/demo/gate"), **option)
 
 
+def test_a_session_without_the_comparison_adds_nothing_to_its_folder(tmp_path: Path) -> None:
+    played(tmp_path, 1, BlindedConfig())
+    runs = MadeRuns(tmp_path / "runs")
+    with pytest.raises(HandoffError, match="of a blinded comparison, which no other session"):
+        deploy(runs.gate.path, out=tmp_path)
+    with EpisodeStore.open(tmp_path / "store.zarr", "r") as store:
+        assert store.num_episodes == 1
+
+
 def test_nothing_is_revealed_before_the_end_unless_the_person_ends_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,18 +59,35 @@ def test_a_changed_secret_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policies", "config", "named"),
     [
-        (POLICIES[::-1], BlindedConfig(), "policies"),
-        ((POLICIES[0], POLICIES[1]._replace(digest="c")), BlindedConfig(), "policies"),
-        (POLICIES, BlindedConfig(pairs=40), "pairs 30"),
-        (POLICIES, replace(BlindedConfig(), alpha=0.1), "alpha 0.05"),
+        (POLICIES[::-1], BlindedConfig(), "with {0} --against {1}. Give the same, in the same"),
+        (
+            (POLICIES[0], POLICIES[1]._replace(digest="c")),
+            BlindedConfig(),
+            "with {0} --against {1}, and the policy of {1} is another one since",
+        ),
+        (POLICIES, BlindedConfig(pairs=40), "with --pairs 30. Give"),
+        (POLICIES, replace(BlindedConfig(), alpha=0.1), "with --alpha 0.05. Give"),
+        (
+            POLICIES,
+            BlindedConfig(preference=True, seed=3),
+            "without --seed, without --preference. Give",
+        ),
     ],
 )
 def test_another_comparison_in_the_same_folder_is_refused(
     tmp_path: Path, policies: tuple[ComparedPolicy, ...], config: BlindedConfig, named: str
 ) -> None:
     open_order(tmp_path, POLICIES, BlindedConfig())
-    with pytest.raises(HandoffError, match=f"was begun with .*{named}"):
+    with pytest.raises(HandoffError) as refused:
         open_order(tmp_path, policies, config)
+    stated = named.format(*(policy.name for policy in POLICIES))
+    assert f"in {tmp_path} was begun {stated}" in str(refused.value)
+
+
+def test_a_plain_option_of_the_comparison_is_named_as_it_is_given(tmp_path: Path) -> None:
+    open_order(tmp_path, POLICIES, BlindedConfig(preference=True))
+    with pytest.raises(HandoffError, match="begun with --preference. Give"):
+        open_order(tmp_path, POLICIES, BlindedConfig())
 
 
 def test_a_folder_without_a_comparison_has_nothing_to_reveal(tmp_path: Path) -> None:
