@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from robots.errors import HandoffError, suggest
@@ -270,10 +271,22 @@ class _Parser:
 
     def _postfixed(self) -> Formula | Quantity:
         node = self._primary()
+        if isinstance(node, ObservedField):
+            self._check_operator(node)
         while token := self._accept("[", "."):
             of = self._quantity(node)
             node = self._entries(of) if token.text == "[" else self._attribute(of)
         return node
+
+    def _check_operator(self, field: ObservedField) -> None:
+        """Refuses a misspelt operator, which reads as a field: a name, a number or an interval
+        follows, as in `alwys x < 1` and `alwys[0, 2] x < 1`."""
+        following = [token.text for token in self._tokens[self._next : self._next + 3]]
+        interval = following[0] == "[" and following[-1] == ","
+        stated = self._token.kind in ("name", "number") and self._token.text not in KEYWORDS
+        if (interval or stated) and get_close_matches(field.name, KEYWORDS, n=1):
+            problem = f"unknown operator '{field.name}', {suggest(field.name, KEYWORDS)}"
+            raise _error(self._name, field.position, problem)
 
     def _entries(self, of: Quantity) -> Entries:
         start = self._index()
@@ -314,6 +327,11 @@ class _Parser:
         return ObservedField(token.text, token.position)
 
     def _call(self, token: _Token) -> FunctionCall:
+        if token.text not in FUNCTIONS:
+            near = get_close_matches(token.text, (*FUNCTIONS, *KEYWORDS), n=1)
+            kind = "operator" if near and near[0] in KEYWORDS else "function"
+            problem = f"unknown {kind} '{token.text}', {suggest(token.text, near or FUNCTIONS)}"
+            raise _error(self._name, token.position, problem)
         self._enter(self._expect("("))
         arguments = [self._quantity(self._sum())]
         while self._accept(","):
@@ -328,11 +346,8 @@ class _Parser:
                 return FunctionCall("distance", given, token.position)
             case "min" | "max":
                 return FunctionCall(token.text, given, token.position)
-            case "norm" | "abs" | "distance":
-                wanted = "two arguments" if token.text == "distance" else "one argument"
-                problem = f"{token.text} takes {wanted}, given {len(given)}."
-            case _:
-                problem = f"unknown function '{token.text}', {suggest(token.text, FUNCTIONS)}"
+        wanted = "two arguments" if token.text == "distance" else "one argument"
+        problem = f"{token.text} takes {wanted}, given {len(given)}."
         raise _error(self._name, token.position, problem)
 
     def _enter(self, token: _Token) -> None:
