@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
 from flows.config.options import build, merge
+from flows.recipes.formulas import check_formulas
 from flows.recipes.observed import check_observed
 from flows.recipes.pictures import check_crops
 from flows.recipes.recipe import MATRIX_MARK, Recipe, StageEntry
@@ -212,6 +213,7 @@ def _copies(
         )
         check_observed(stage, data=fetch is not None)
         check_crops(stage, data=fetch is not None)
+        check_formulas(stage)
         yield _Copy(stage, binding)
 
 

@@ -173,6 +173,15 @@ def check_protocol(protocol: Protocol) -> None:
             f"{protocol.first_seed}; episodes and steps must be at least 1, the seed at least 0."
         )
     protocol_statement(protocol)
+    check_specified_reward(protocol)
+
+
+def check_specified_reward(protocol: Protocol) -> None:
+    """Checks, before anything runs, the formulas by which environments are rewarded.
+
+    Raises:
+        HandoffError: one does not fit the observations, see `check_specifications`.
+    """
     # Options that are wrong in themselves are named where the environments are made.
     rewarded = protocol.options.get("specified_reward")
     stated = rewarded.get("specifications") if isinstance(rewarded, Mapping) else None
