@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, requires
 
 DISTRIBUTIONS = {
@@ -40,9 +41,25 @@ def install_hint(module: str) -> str | None:
     return f"{name} is not installed. Install it in the checkout: {pip_install(extra)}."
 
 
-def _smallest_extra(distribution: str) -> str | None:
-    """The smallest extra that contains a distribution: an empty string if it is a mandatory
-    dependency, None if no extra contains it."""
+def install_hints(modules: Sequence[str]) -> list[str]:
+    """The messages of `install_hint` for several missing modules that one thing needs: a single one
+    where an extra contains them all.
+
+    Args:
+        modules: names of modules or distributions, none of Handoff's own.
+    """
+    if len(modules) < 2:
+        return [install_hint(name) or f"{name} is not installed." for name in modules]
+    extra = _smallest_extra(*(DISTRIBUTIONS.get(name, name) for name in modules))
+    if extra is None:
+        return [install_hint(name) or f"{name} is not installed." for name in modules]
+    named = f"{', '.join(modules[:-1])} and {modules[-1]}"
+    return [f"{named} are not installed. Install them in the checkout: {pip_install(extra)}."]
+
+
+def _smallest_extra(*distributions: str) -> str | None:
+    """The smallest extra that contains distributions: an empty string if they are mandatory
+    dependencies, None if no extra contains them all."""
     try:
         lines = requires("handoff") or []
     except PackageNotFoundError:
@@ -53,7 +70,8 @@ def _smallest_extra(distribution: str) -> str | None:
         extra = re.search(r"""extra == ["']([\w-]+)["']""", marker)
         name = re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0]
         packages.setdefault(extra[1] if extra else "", []).append(_normalised(name))
-    containing = [extra for extra, names in packages.items() if _normalised(distribution) in names]
+    wanted = {_normalised(distribution) for distribution in distributions}
+    containing = [extra for extra, names in packages.items() if wanted <= set(names)]
     if "" in containing:
         return ""
     return min(containing, key=lambda extra: len(packages[extra]), default=None)

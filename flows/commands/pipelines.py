@@ -3,8 +3,9 @@ server: `server`, `register`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -23,6 +24,9 @@ from flows.commands.parameters import (
     Until,
 )
 from robots.errors import HandoffError
+
+if TYPE_CHECKING:
+    from flows.runner.stage import Stage
 
 OwnRecipe = Annotated[
     tuple[str, ...],
@@ -120,7 +124,13 @@ def profile(
     recipe: RecipeName,
     /,
     *overrides: RecipeOverride,
-    seconds: Annotated[float, Parameter(help="Duration of the measurements [s].")] = 60.0,
+    seconds: Annotated[
+        float,
+        Parameter(
+            help="Duration of the measurements [s]; each is made three times at least.",
+            validator=Number(gt=0.0),
+        ),
+    ] = 60.0,
     json: Annotated[Flag, Parameter(help="Print one JSON object instead of tables.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -131,9 +141,15 @@ def profile(
         handoff profile vla_ppo teacher.num_envs=200 --seconds 30 --json
         handoff profile reach_ppo
     """
+    from flows.commands.requirements import missing
     from flows.profiling.command import profile_command
 
-    profile_command(recipe, overrides, seconds, json)
+    def check(measured: Sequence[Stage]) -> None:
+        lacking = missing(measured)
+        if lacking:
+            raise HandoffError(f"profile: {' '.join(lacking)}")
+
+    profile_command(recipe, overrides, seconds, json, check)
 
 
 def server(

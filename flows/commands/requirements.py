@@ -15,7 +15,7 @@ from flows.orchestration.ray_pool import RAY
 from flows.runner.stage import Stage
 from robots.episodes.ingest import IngestConfig
 from robots.errors import HandoffError
-from robots.extras import install_hint
+from robots.extras import install_hint, install_hints
 from robots.storage.location import bucket_of
 from sim.evaluation.evaluate import EvaluateConfig
 from sim.evaluation.protocol import Protocol
@@ -118,16 +118,16 @@ def _values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _lacking_modules(modules: Sequence[str]) -> Iterator[str]:
-    for module in modules:
-        if find_spec(module) is None:
-            yield install_hint(module) or f"{module} is not installed."
+    yield from install_hints([module for module in modules if find_spec(module) is None])
 
 
 def _uninstalled(distribution: str) -> str | None:
     try:
         version(distribution)
     except PackageNotFoundError:
-        return install_hint(distribution) or f"{distribution} is not installed."
+        # As the module that another option needs, so that it is said once.
+        name = distribution.replace("-", "_")
+        return install_hint(name) or f"{name} is not installed."
     return None
 
 

@@ -4,7 +4,7 @@ environments."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from robots.errors import HandoffError
@@ -13,12 +13,15 @@ from robots.interfaces import Progress, no_progress
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from flows.runner.stage import Stage
+
 
 def profile(
     name: str,
     overrides: Sequence[str] = (),
     seconds: float = 60.0,
     progress: Progress = no_progress,
+    check: Callable[[Sequence[Stage]], None] = lambda measured: None,
 ) -> dict[str, Any]:
     """Measures the first training of a recipe that can be placed or scaled.
 
@@ -27,6 +30,7 @@ def profile(
         overrides: see `flows.recipes.recipe.read_recipe`.
         seconds: duration of the measurements [s].
         progress: called with the seconds spent.
+        check: called with the stages whose options are measured, before anything else is done.
 
     Returns:
         See `flows.profiling.placement.profile_placements` for the fine-tuning of a
@@ -34,7 +38,8 @@ def profile(
         scratch.
 
     Raises:
-        HandoffError: the recipe has neither, or its environments cannot be made.
+        HandoffError: the recipe has neither, its environments cannot be made, or `check` refuses
+            it.
     """
     from flows.profiling.num_envs import profile_num_envs
     from flows.profiling.placement import profile_placements
@@ -44,9 +49,11 @@ def profile(
     for stage in stages(read_recipe(name, overrides), fetch=False):
         config = stage.config
         if stage.uses == "finetune" and config.algorithm.kind == "vla":
-            pretraining = stage.inputs["policy"].config
-            return profile_placements(config, pretraining, seconds, progress)
+            pretraining = stage.inputs["policy"]
+            check([stage, pretraining])
+            return profile_placements(config, pretraining.config, seconds, progress)
         if stage.uses == "reinforce" and config.algorithm.kind in ("ppo", "ppo_lagrangian"):
+            check([stage])
             return profile_num_envs(config, seconds, progress)
     raise HandoffError(
         f"profile: {name} has neither a fine-tuning of a VLA (algorithm: {{kind: vla}}), whose environments can be "
@@ -55,7 +62,11 @@ def profile(
 
 
 def profile_command(
-    name: str, overrides: Sequence[str], seconds: float, as_json: bool = False
+    name: str,
+    overrides: Sequence[str],
+    seconds: float,
+    as_json: bool = False,
+    check: Callable[[Sequence[Stage]], None] = lambda measured: None,
 ) -> None:
     """Runs `handoff profile`; see `profile`. `as_json` prints one JSON object."""
     from rich.console import Console
@@ -66,7 +77,8 @@ def profile_command(
             name,
             overrides,
             seconds,
-            lambda done, total, note="": status.update(f"{note} {done} of {total} s"),
+            lambda done, total, note="": status.update(f"{note}, {done} of about {total} s"),
+            check,
         )
     if as_json:
         console.print_json(json.dumps(result))
@@ -106,10 +118,12 @@ def _rates(result: dict[str, Any], what: str) -> Table:
 
 
 def _table(first: str, *others: str) -> Table:
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     table.add_column(first)
     for heading in others:
-        table.add_column(heading, justify="right" if heading else "left")
+        # Otherwise a unit such as [s] is taken for a style.
+        table.add_column(escape(heading), justify="right" if heading else "left")
     return table

@@ -4,7 +4,7 @@ import pytest
 
 from robots import extras
 from robots.errors import describe
-from robots.extras import install_hint
+from robots.extras import install_hint, install_hints
 
 REQUIRES = [
     "numpy<3,>=2.2",
@@ -39,6 +39,20 @@ def test_the_smallest_extra_that_brings_a_package_is_named(module: str, install:
     assert install_hint(module) == (
         f"{name} is not installed. Install it in the checkout: pip install -c constraints.txt -e '{install}'."
     )
+
+
+def test_several_packages_are_brought_by_one_extra_where_one_has_them_all() -> None:
+    pip = "pip install -c constraints.txt -e"
+    assert install_hints(["torch", "gym_pusht"]) == [
+        f"torch and gym_pusht are not installed. Install them in the checkout: {pip} '.[laptop]'."
+    ]
+    assert install_hints(["torch", "ray", "gym-pusht"]) == [
+        f"torch, ray and gym-pusht are not installed. Install them in the checkout: {pip} '.[everything]'."
+    ]
+    apart = ["ray", "franky"]
+    assert install_hints(apart) == [install_hint("ray"), install_hint("franky")]
+    assert install_hints(["ray"]) == [install_hint("ray")]
+    assert install_hints([]) == []
 
 
 def test_a_package_that_is_no_dependency_is_named_as_such() -> None:

@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+from flows.__main__ import main
+from flows.commands import requirements
 from flows.profiling.command import profile, profile_command
 from robots.errors import HandoffError
 
@@ -51,10 +53,37 @@ def test_the_command_prints_the_same_as_a_table_and_as_json(
 ) -> None:
     profile_command("reach_ppo", SMALL, 0.0)
     shown = capsys.readouterr().out
-    assert "environments" in shown
+    assert "rollout [s]" in shown
     assert "recommended" in shown
     profile_command("reach_ppo", SMALL, 0.0, as_json=True)
     assert set(json.loads(capsys.readouterr().out)) == {"seconds", "rates", "recommended"}
+
+
+def test_what_this_machine_lacks_is_said_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("flows.profiling.num_envs.profile_num_envs", pytest.fail)
+    monkeypatch.setattr("flows.profiling.placement.profile_placements", pytest.fail)
+    absent = ("transformers", "tokenizers", "peft", "tensordict")
+    monkeypatch.setattr(
+        requirements, "find_spec", lambda module: None if module in absent else object()
+    )
+    assert main(["profile", "vla_ppo"]) == 1
+    assert capsys.readouterr().err == (
+        "handoff: profile: transformers, tokenizers, peft and tensordict are not installed. Install them in the "
+        "checkout: pip install -c constraints.txt -e '.[vla]'.\n"
+    )
+    monkeypatch.setattr(requirements, "lacking_cuda", lambda: "device cuda: none.")
+    options = "{device: cuda, resident: true}"
+    protocol = f"teacher.protocol={{uses: reach, engine: warp, options: {options}}}"
+    assert main(["profile", "reach_ppo", protocol]) == 1
+    assert capsys.readouterr().err == "handoff: profile: device cuda: none.\n"
+
+
+def test_a_measurement_of_no_time_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for seconds in ("0", "-3"):
+        assert main(["profile", "reach_ppo", "--seconds", seconds]) == 2
+        assert "Must be > 0" in capsys.readouterr().err
 
 
 def test_an_algorithm_with_a_replay_buffer_is_refused() -> None:
