@@ -7,7 +7,7 @@ A recipe that cannot be read completes nothing; running the command says what is
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,10 +130,12 @@ def artifacts(context: CompletionContext, folder: Path = Path("runs")) -> Candid
 
 
 def policies(context: CompletionContext) -> Candidates:
-    """Yields the agents that need no file, then as `artifacts` does."""
+    """Yields the agents that need no file, then the artifacts that are policies or exported ones,
+    and files and folders that begin with the word."""
     yield "random", "uniform within the bounds of the actions"
     yield "expert", "the task's scripted expert"
-    yield from artifacts(context)
+    yield from _artifacts(Path("runs"), ("policy", "bundle"))
+    yield from _paths(context.incomplete)
 
 
 def console_policies(context: CompletionContext) -> Candidates:
@@ -154,13 +156,26 @@ def releases(context: CompletionContext, folder: Path = Path("runs")) -> Candida
     yield from ((name, about) for name, about in _paths(context.incomplete) if about == "folder")
 
 
-def _artifacts(folder: Path) -> Candidates:
+def recordings(context: CompletionContext, folder: Path = Path("runs")) -> Candidates:
+    """Yields the folders of sessions at an arm, and folders that begin with the word."""
+    for path in sorted(folder.glob("*/store.zarr")):
+        if (path.parent / "console").is_dir():
+            yield str(path.parent), "session"
+    yield from ((name, about) for name, about in _paths(context.incomplete) if about == "folder")
+
+
+def _artifacts(folder: Path, kinds: Collection[str] = ()) -> Candidates:
+    """Yields the artifacts of the runs, of any kind if `kinds` is empty, with their kinds of
+    stage."""
     from flows.runner.artifact import MANIFEST
 
     for pattern in ("*/*", "hil/*/*"):
         for path in sorted(folder.glob(f"{pattern}/{MANIFEST}")):
-            if path.parent.is_symlink():
-                yield str(path.parent), json.loads(path.read_text()).get("uses", "")
+            if not path.parent.is_symlink():
+                continue
+            manifest = json.loads(path.read_text())
+            if not kinds or manifest.get("kind") in kinds:
+                yield str(path.parent), manifest.get("uses", "")
 
 
 def runs_and_artifacts(context: CompletionContext, folder: Path = Path("runs")) -> Candidates:

@@ -294,7 +294,7 @@ def deploy(
     camera: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
     instruction: str | None = None,
     mode: Literal["live", "dry-run", "shadow", "replay"] = "live",
-    recording: Path | None = None,
+    recording: Annotated[Path | None, Parameter(completer=completers.recordings)] = None,
     against: Annotated[
         tuple[Path, ...], Parameter(show_default=False, completer=completers.releases)
     ] = (),

@@ -39,7 +39,10 @@ def find_artifact(path: Path) -> Path:
     for candidate in (resolved, *resolved.parents):
         if (candidate / MANIFEST).exists():
             return candidate
-    raise HandoffError(f"{path} is not part of an artifact: no {MANIFEST} in it or above it.")
+    made = sorted(path.glob(f"*/{MANIFEST}")) if is_run(path) else []
+    named = ", ".join(str(manifest.parent) for manifest in made)
+    hint = f" It is a run; name one of its artifacts: {named}." if made else ""
+    raise HandoffError(f"{path} is not part of an artifact: no {MANIFEST} in it or above it.{hint}")
 
 
 def find_subject(path: Path, runs: Path = Path("runs")) -> RecordedRun | Path:

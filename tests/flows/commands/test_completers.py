@@ -257,6 +257,27 @@ def test_artifacts_of_runs_are_completed_with_their_kinds(
         }
 
 
+def test_policies_and_recordings_are_completed_without_what_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for stage, kind in (("teacher", "policy"), ("bundle", "bundle"), ("scores", "evaluation")):
+        made = tmp_path / "runs" / "artifacts" / f"{stage}-0123"
+        made.mkdir(parents=True)
+        (made / "artifact.json").write_text(json.dumps({"uses": "own", "kind": kind}))
+        (tmp_path / "runs" / "demo").mkdir(exist_ok=True)
+        (tmp_path / "runs" / "demo" / stage).symlink_to(made)
+    found = completed(capsys, "sensitivity", "reach", "--policy", "runs/")
+    assert {name for name, about in found.items() if about == "own"} == {
+        "runs/demo/teacher",
+        "runs/demo/bundle",
+    }
+    for folder in ("deploy/store.zarr", "deploy/console", "imported/store.zarr"):
+        (tmp_path / "runs" / folder).mkdir(parents=True)
+    found = completed(capsys, "deploy", "runs/demo/gate", "--mode", "replay", "--recording", "")
+    assert {name for name, about in found.items() if about == "session"} == {"runs/deploy"}
+
+
 PROMPT = "ready$ "
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.reports.explain import explain
+from flows.reports.explain import explain, find_artifact
 from flows.reports.lineage import computation_differences, read_lineage, write_page
 from flows.reports.run_records.reading import read_run
 from flows.reports.run_records.record import RunRecord
@@ -205,3 +205,19 @@ def test_a_stage_of_a_matrix_is_explained_by_the_name_of_a_copy(tmp_path: Path) 
     expected = r"twin has several copies: .*twin@seed=0, .*twin@seed=1\.$"
     with pytest.raises(HandoffError, match=expected):
         explain(tmp_path / "twin")
+
+
+def test_a_run_in_the_place_of_an_artifact_is_answered_with_its_artifacts(tmp_path: Path) -> None:
+    run = tmp_path / "demo"
+    for stage in ("gate", "twin"):
+        made = tmp_path / "artifacts" / f"{stage}-0123"
+        made.mkdir(parents=True)
+        (made / "artifact.json").write_text("{}")
+        run.mkdir(exist_ok=True)
+        (run / stage).symlink_to(made)
+    with pytest.raises(HandoffError, match=r"in it or above it\.$"):
+        find_artifact(run)
+    (run / "summary.json").write_text("{}")
+    expected = rf"It is a run; name one of its artifacts: {run}/gate, {run}/twin\.$"
+    with pytest.raises(HandoffError, match=expected):
+        find_artifact(run)
