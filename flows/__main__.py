@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         code = app.main(arguments)
     except KeyboardInterrupt:
-        print("handoff: interrupted.", file=sys.stderr)
+        sys.stderr.write("handoff: interrupted.\n")
         return 128 + signal.SIGINT
     if arguments is None and code - 128 in (signal.SIGINT, *ENDING_SIGNALS):
         from robots.processes import exit_at_once

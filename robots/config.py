@@ -328,6 +328,9 @@ def _key_paths(cls: type, prefix: str) -> Iterator[str]:
 def _explain(cls: type, path: str, item: Any) -> str:
     location, owner = _locate(cls, [str(part) for part in item["loc"]])
     where = ".".join([path, *location] if path else location)
+    if path.endswith((".yaml", ".yml")):
+        # A file and what is in it, rather than a key of the file's name.
+        where = f"{path}: {'.'.join(location)}"
     match item["type"]:
         case "unexpected_keyword_argument":
             known = sorted(field.name for field in fields(owner)) if is_dataclass(owner) else []

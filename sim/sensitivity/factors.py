@@ -3,6 +3,7 @@ protocol's options."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -171,27 +172,35 @@ def shown(value: Value) -> str:
 
 
 def label(name: str, factor: Factor) -> str:
-    """Label of a factor's axis in charts and tables, with its unit."""
+    """Label of a factor's axis in charts and tables, with its unit; the name alone where it says
+    what the factor is."""
+    meaning = _meaning(factor)
+    own = re.match(rf"{re.escape(name)}(?![\w])", meaning)
+    return meaning if own else f"{name}: {meaning}"
+
+
+def _meaning(factor: Factor) -> str:
+    """What a factor sets, with its unit."""
     match factor:
         case PhysicsFactor(what="delay") | ArmFactor(what="delay"):
-            return f"{name}: delay [s]"
+            return "delay [s]"
         case PhysicsFactor():
-            return f"{name}: {factor.what} of {', '.join(factor.names)} (factor)"
+            return f"{factor.what} of {', '.join(factor.names)} (factor)"
         case ArmFactor():
             unit = UNITS[factor.what]
             marked = f"({unit})" if unit.startswith("times") else f"[{unit}]"
-            return f"{name}: {quantity_name(factor.what, factor.joints)} {marked}"
+            return f"{quantity_name(factor.what, factor.joints)} {marked}"
         case AppearanceFactor():
             unit = {
                 "camera_shift": "displacement of the cameras [m]",
                 "light": "brightness of the lights (factor)",
                 "clutter": "distractors on the table",
             }
-            return f"{name}: {unit[factor.what]}"
+            return unit[factor.what]
         case OptionFactor():
-            return f"{name}: {factor.option}"
+            return factor.option
         case _:
-            return f"{name}: no effect"
+            return "no effect"
 
 
 def with_values(

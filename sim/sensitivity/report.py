@@ -28,6 +28,8 @@ REPORT = "report.html"
 _ONE, _ALL = "one at a time", "all vary"
 _ACROSS = 4
 """Largest number of charts side by side."""
+_SINGLE = 0.5
+"""Half the width of the axis of a factor with a single value, in its unit."""
 
 
 def write_sensitivity(measured: Sensitivity, out: Path) -> dict[str, Any]:
@@ -110,6 +112,9 @@ def _draw_values(axes: Axes, name: str, measured: Sensitivity, figures: Mapping[
         axes.minorticks_off()
     axes.set_xticks(places, [shown(value) for value in values])
     axes.set_xlabel(label(name, factor), fontsize=8)
+    if len(values) == 1:
+        # Otherwise the agents, which are set apart a little, are at either edge.
+        axes.set_xlim(places[0] - _SINGLE, places[0] + _SINGLE)
     if own is not None:
         axes.axvline(places[values.index(own)], color="0.6", ls=":", zorder=0)
 

@@ -79,7 +79,7 @@ def run(
             if attempts >= MIN_ATTEMPTS and rate < config.least_success:
                 raise HandoffError(
                     f"rollouts: the policy succeeded in {successes} of {attempts} episodes, least_success is "
-                    f"{config.least_success}. Train it longer."
+                    f"{config.least_success}. Train it longer, or keep failed episodes too: keep: all."
                 )
             first = config.first_seed + attempts
             episodes = rollout(

@@ -59,7 +59,7 @@ def test_a_file_names_the_values_of_arm_and_objects(tmp_path: Path) -> None:
     [
         ("- payload", "expected the keys `arm` and `objects`"),
         ("arm: [", r"not YAML \(line 1, column 7: "),
-        ("arms: []", "arms"),
+        ("arms: []", r"unknown key '.*\.yaml: arms', did you mean 'arm'"),
         ("arm: [{what: weight, value: 1.0}]", "weight"),
         ("arm: [{what: stiffness, value: 0.8}]", "stiffness of all joints is the controller's"),
         ("arm: [{what: friction, value: -0.1}]", r"friction of all joints is -0\.1 Nm, expected"),

@@ -91,9 +91,15 @@ def test_places_are_even_in_the_value_or_in_its_logarithm() -> None:
 
 
 def test_labels_name_quantity_and_unit() -> None:
-    assert label("mass", MASS) == "mass: mass of cube (factor)"
+    assert label("heavy", MASS) == "heavy: mass of cube (factor)"
     payload = ArmFactor(what="payload", values=(1,))
     assert label("load", payload) == "load: payload [kg]"
+
+
+def test_a_name_that_says_what_the_factor_is_stands_alone() -> None:
+    assert label("mass", MASS) == "mass of cube (factor)"
+    assert label("pay", ArmFactor(what="payload", values=(1,))) == "pay: payload [kg]"
+    assert label("payload", ArmFactor(what="payload", values=(1,))) == "payload [kg]"
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_another_comparison_in_the_same_folder_is_refused(
 
 def test_a_plain_option_of_the_comparison_is_named_as_it_is_given(tmp_path: Path) -> None:
     open_order(tmp_path, POLICIES, BlindedConfig(preference=True))
-    with pytest.raises(HandoffError, match="begun with --preference. Give"):
+    with pytest.raises(HandoffError, match=r"begun with --preference\. Give"):
         open_order(tmp_path, POLICIES, BlindedConfig())
 
 
