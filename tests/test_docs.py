@@ -224,10 +224,10 @@ BASE: dict[str, Any] = {
     "defaults": ["_finetuned"],
     "shared": {"protocol": "push_t_fr3"},
     "stages": {
-        "pretrained": {"with": {"policy": {"observation_fields": ["q"], "anchor_field": None}}}
+        "pretrained": {"with": {"policy": {"observation_fields": ["*"], "anchor_field": None}}}
     },
 }
-"""Recipe of which a part is built: the demo, with fine-tuning and fields that every arm's task has."""
+"""Recipe of which a part is built: the demo, with fine-tuning and all fields of its demonstrations."""
 
 
 def check_yaml(text: str) -> None:
