@@ -6,6 +6,8 @@ import html
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flows.deployment.blinded.blinded_run import ORDINALS
+from flows.reports.dataset_text import counted
 from robots.html_page import FOOT, banner, head, table, tiles
 
 INTERVALS = (
@@ -90,18 +92,23 @@ def _comparisons(result: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple
                 str(each["wins"]),
                 str(each["losses"]),
                 str(each["ties"]),
-                f"{-off['mean']:+.2f} ({-off['high']:+.2f} to {-off['low']:+.2f})",
+                f"{_opposite(off['mean'])} ({_opposite(off['high'])} to {_opposite(off['low'])})",
                 decision,
             )
         )
     return ("policy", "against", "wins", "losses", "ties", "difference", "decision"), rows
 
 
+def _opposite(difference: float) -> str:
+    """A difference as text, seen from the other policy; none has no sign of minus."""
+    return f"{round(-difference, 2) + 0.0:+.2f}"
+
+
 def _order(order: Mapping[str, Any]) -> Iterator[str]:
     yield "<h2>First against second</h2>"
-    rows = [(str(place + 1), _rate(rate)) for place, rate in enumerate(order["places"])]
+    rows = [(ORDINALS[place], _rate(rate)) for place, rate in enumerate(order["places"])]
     yield table(("place in the pair", "success, whichever policy acted"), rows)
-    yield f"<p class='soft'>{order['only_first']} pairs were solved by the first episode alone, "
+    yield f"<p class='soft'>Solved by the first episode alone: {counted(order['only_first'], 'pair')}, "
     yield f"{order['only_second']} by the second alone: p = {order['p_value']:.3g} (exact McNemar test). The order is "
     yield "drawn for every pair, so an effect of the place makes the test less powerful, and not wrong.</p>"
 

@@ -8,6 +8,7 @@ from flows.deployment.blinded.result import figures
 from flows.deployment.blinded.result_page import page
 from flows.deployment.blinded.rounds import Attempt, Counting
 from flows.deployment.blinded.sealed_order import SealedOrder
+from flows.reports.dataset_text import counted
 from tests.flows.deployment.blinded.played import attempt, outcomes, played_out, sealed, stands
 
 
@@ -108,3 +109,16 @@ def test_the_page_has_the_outcome_and_escapes_names() -> None:
     assert "&lt;script&gt;" in text
     for expected in ("wins", "First against second", "Preferences", order.secret):
         assert expected in text
+
+
+def test_a_difference_of_nothing_has_no_minus_and_places_have_their_names() -> None:
+    order = sealed("x", pairs=2)
+    played = pairs_of(order, [(True, True), (True, True)])
+    text = "\n".join(page(figures(order, stands(order, played), played, {})))
+    assert "+0.00 (+0.00 to +0.00)" in text
+    assert "<td>first<td>2 of 2, " in text
+    assert "first episode alone: 0 pairs, " in text
+    played = pairs_of(order, [(True, False), (True, True)])
+    text = "\n".join(page(figures(order, stands(order, played), played, {})))
+    alone = int(order.order(0)[0] == 0)
+    assert f"first episode alone: {counted(alone, 'pair')}, " in text
