@@ -132,15 +132,16 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
         """See `ChunkPolicyConfig.finetuning_methods`; all of them but DSRL require a velocity that
-        is trained at every time, none keeps decided actions or an earlier noise actor, and only
-        DPPO and DSRL observe the instruction."""
+        is trained at every time, none keeps decided actions or an earlier noise actor, FPO and
+        ReinFlow require a flow, and only PPO and DSRL observe the instruction."""
         if self.prefix or self.noise_actor is not None:
             return ()
         if self.step_conditioned:
             return ("dsrl",)
+        ppo = ("dppo", "fpo", "reinflow") if self.objective == "flow" else ("dppo",)
         if self.language is not None:
-            return ("dppo", "dsrl")
-        return ("dppo", "best_of_n", "expo", "q_chunking", "rl100", "dsrl")
+            return (*ppo, "dsrl")
+        return (*ppo, "best_of_n", "expo", "q_chunking", "rl100", "dsrl")
 
 
 @config
@@ -319,7 +320,9 @@ class VlaConfig(VisionLanguagePolicyConfig):
         of its sampler's state, and methods other than DSRL know the robot's entries only."""
         if self.noise_actor is not None:
             return ()
-        return (*super().finetuning_methods, "dsrl") if self.checkpoint is None else ("dsrl",)
+        if self.checkpoint is not None:
+            return ("dsrl",)
+        return (*super().finetuning_methods, "fpo", "dsrl")
 
     @property
     def sampler(self) -> str:

@@ -18,6 +18,8 @@ from policies.rl.finetuning.config import (
     DsrlFinetuneConfig,
     FinetuneAlgorithm,
     FinetuneMethodConfig,
+    FpoFinetuneConfig,
+    ReinFlowFinetuneConfig,
     VlaFinetuneConfig,
 )
 from robots.code_version import code_version
@@ -73,10 +75,16 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
             f"finetune: method '{method.kind}' with a policy of the family '{model.kind}'; expected 'token_vla' or "
             "'vla' without policy.checkpoint."
         )
+    if isinstance(method, FpoFinetuneConfig | ReinFlowFinetuneConfig):
+        vla = ", or a 'vla' without policy.checkpoint" if method.kind == "fpo" else ""
+        raise HandoffError(
+            f"finetune: method '{method.kind}' with a policy of the family '{model.kind}' that is no flow policy; "
+            f"expected policy.objective: flow{vla}. 'dppo' fine-tunes a diffusion policy."
+        )
     language = " and a sentence encoder" if model.language_conditioned else ""
     raise HandoffError(
         f"finetune: method '{method.kind}' with a policy of the family '{model.kind}'{language}; expected a diffusion "
-        "or flow policy, without policy.language unless the method is 'dppo' or 'dsrl'."
+        "or flow policy, without policy.language unless the method is 'dppo', 'fpo', 'reinflow' or 'dsrl'."
     )
 
 

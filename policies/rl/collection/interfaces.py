@@ -121,7 +121,8 @@ class ActorOutput(Protocol):
 
     @property
     def log_prob_BK(self) -> Tensor:
-        """Log-probability of each of the K denoising steps."""
+        """Log-probability of each of the K denoising steps; (B, K, U) of an actor with several per
+        step."""
         ...
 
     def __getitem__(self, index: Any, /) -> Any:

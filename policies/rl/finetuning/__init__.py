@@ -2,9 +2,9 @@
 
 - `config`: options of all methods; imports no torch.
 - `method`: the interface of methods, and what they are made from.
-- `base`: default hooks of methods that keep no data.
+- `base`: base of the options, and default hooks of methods that keep no data.
 - `finetune`: the resumable run.
-- `dppo`: DPPO of diffusion and flow policies.
+- `denoising`: DPPO, FPO and ReinFlow, PPO of diffusion and flow policies.
 - `chunk_selection`: the choice among sampled chunks by value, and imitation of the choices.
 - `demonstration_selection`: the same with demonstrations as offline data.
 - `chunk_replay`: visited states with sampled chunks, and the transitions between them.

@@ -1,4 +1,5 @@
-"""Options of the fine-tuning methods; imports no torch.
+"""Options of the fine-tuning methods; imports no torch. Those of PPO over denoising policies are in
+`policies.rl.finetuning.denoising.config`.
 
 Every default of EXPO, Q-chunking and DSRL names its source: [C] is the released code, [P] the
 paper.
@@ -7,7 +8,7 @@ paper.
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     Discriminator,
@@ -18,6 +19,12 @@ from pydantic import (
 )
 
 from policies.rl.collection.reward_shaping import RewardShaping
+from policies.rl.finetuning.base import FinetuneAlgorithm
+from policies.rl.finetuning.denoising.config import (
+    DppoFinetuneConfig,
+    FpoFinetuneConfig,
+    ReinFlowFinetuneConfig,
+)
 from policies.rl.generative.config import ExpoConfig, QChunkingConfig
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import SacConfig, check_subset
@@ -53,60 +60,6 @@ from robots.config import (
 from robots.errors import HandoffError
 from robots.outside import import_outside
 from robots.seed_ranges import TRAINING
-
-if TYPE_CHECKING:
-    from policies.rl.finetuning.method import FinetuneMethod, FinetuneSetup
-
-
-class FinetuneAlgorithm:
-    """Base of the options of every fine-tuning algorithm.
-
-    An algorithm outside the repository derives its options from this class, and a recipe names them
-    by their import path: `algorithm: {kind: my_lab.methods.FilteredConfig}`. Its `kind` has that
-    path as its default.
-    """
-
-    learns_from_demos: ClassVar[bool] = False
-    """Whether the algorithm learns from the stage's demonstrations, which it then requires."""
-    trains_frozen_parts: ClassVar[bool] = False
-    """Whether the policy is loaded with the parameters trainable that its pretraining trained, such
-    as adapters of a frozen backbone; for language-conditioned policies."""
-
-    @property
-    def runs_on_device(self) -> bool:
-        """Whether the algorithm can train on the device of environments that stay there."""
-        return False
-
-    def reward_discount(self) -> float:
-        """Discount per action, with which the environments add up the rewards of a chunk."""
-        raise NotImplementedError
-
-    def method(self, setup: FinetuneSetup) -> FinetuneMethod:
-        """The method with these options; only algorithms outside the repository implement this.
-
-        Raises:
-            HandoffError: a policy that the algorithm cannot fine-tune.
-        """
-        raise HandoffError(
-            f"finetune: {type(self).__name__} has no method. Define `method(setup)`, which returns a FinetuneMethod."
-        )
-
-
-@config
-class DppoFinetuneConfig(FinetuneAlgorithm):
-    """Options of PPO over denoising steps (DPPO, arXiv 2409.00588)."""
-
-    kind: Literal["dppo"] = "dppo"
-    denoising: DppoConfig = field(default_factory=DppoConfig)
-    """Steps, noise and frozen part of the denoising chain."""
-    learning: OnPolicyConfig = field(default_factory=OnPolicyConfig)
-    """Losses, learning rates and epochs of PPO."""
-    critic: tuple[Count, ...] = (256, 256, 256)
-    """Hidden units of the critic, with Mish activations as in the released code."""
-
-    def reward_discount(self) -> float:
-        """See `FinetuneAlgorithm.reward_discount`."""
-        return self.learning.discount
 
 
 @config
@@ -508,6 +461,8 @@ def _not_an_algorithm(given: Any) -> str:
 
 FinetuneMethodConfig = Annotated[
     DppoFinetuneConfig
+    | FpoFinetuneConfig
+    | ReinFlowFinetuneConfig
     | BestOfNFinetuneConfig
     | ExpoFinetuneConfig
     | QChunkingFinetuneConfig

@@ -21,7 +21,9 @@ from policies.rl.finetuning.config import (
     DsrlFinetuneConfig,
     ExpoFinetuneConfig,
     FinetuneConfig,
+    FpoFinetuneConfig,
     QChunkingFinetuneConfig,
+    ReinFlowFinetuneConfig,
     RL100FinetuneConfig,
     VlaFinetuneConfig,
 )
@@ -256,10 +258,18 @@ def _device(config: FinetuneConfig, env: VecEnv | DeviceEnv) -> torch.device:
 def _make_method(config: FinetuneConfig, setup: FinetuneSetup) -> FinetuneMethod:
     match config.algorithm:
         case DppoFinetuneConfig() as options:
-            from policies.rl.finetuning.dppo import DppoFinetuning
+            from policies.rl.finetuning.denoising.dppo import DppoFinetuning
 
             policy = setup.diffusion_policy(instructed=True)
             return DppoFinetuning(options, policy, setup.env, setup.seed)
+        case FpoFinetuneConfig() as options:
+            from policies.rl.finetuning.denoising.fpo import FpoFinetuning
+
+            return FpoFinetuning(options, setup.flow_policy(), setup.env, setup.seed)
+        case ReinFlowFinetuneConfig() as options:
+            from policies.rl.finetuning.denoising.reinflow import ReinFlowFinetuning
+
+            return ReinFlowFinetuning(options, setup.plain_flow_policy(), setup.env, setup.seed)
         case BestOfNFinetuneConfig() as options:
             from policies.rl.finetuning.best_of_n import BestOfNFinetuning
 

@@ -11,6 +11,7 @@ from robots.interfaces import Progress
 
 if TYPE_CHECKING:
     from policies.families.diffusion import DiffusionPolicy
+    from policies.families.vla import VlaPolicy
     from policies.policy import ChunkPolicy, DenoisingPolicy
     from policies.policy_config import PolicyConfig
     from policies.rl.collection.episode_statistics import EpisodeStatistics
@@ -111,7 +112,51 @@ class FinetuneSetup(NamedTuple):
         if self.policy.language_conditioned and not instructed:
             raise HandoffError(
                 "finetune: the policy is language-conditioned through a sentence encoder, expected a diffusion or flow "
-                "policy without policy.language. Only 'dppo' and 'dsrl' fine-tune it with its instructions."
+                "policy without policy.language. Only 'dppo', 'fpo', 'reinflow' and 'dsrl' fine-tune it with its "
+                "instructions."
+            )
+        return self.policy
+
+    def plain_flow_policy(self) -> DiffusionPolicy:
+        """The policy, if it is a flow policy of the family `diffusion`, with or without
+        instructions.
+
+        Raises:
+            HandoffError: a policy of another family or objective, or a student of the distillation
+                `shortcut`.
+        """
+        from policies.families.diffusion import DiffusionPolicy
+
+        policy = self.policy
+        if not isinstance(policy, DiffusionPolicy) or policy.config.objective != "flow":
+            objective = getattr(policy.config, "objective", "none")
+            raise HandoffError(
+                f"finetune: the policy is a {type(policy).__name__} with objective '{objective}', expected a flow "
+                "policy (policy.objective: flow). 'dppo' fine-tunes a diffusion policy, 'vla' with flow.kind: learned "
+                "a vla by learned noise."
+            )
+        if policy.config.step_conditioned:
+            raise HandoffError(
+                "finetune: the policy is a student of the distillation 'shortcut', whose sampler's steps are longer "
+                "than its velocity holds. Fine-tune its teacher, or use 'dsrl'."
+            )
+        return policy
+
+    def flow_policy(self) -> DiffusionPolicy | VlaPolicy:
+        """The policy, if its sampler follows the velocity of a flow: as `plain_flow_policy`, or a
+        `vla`.
+
+        Raises:
+            HandoffError: see `plain_flow_policy`; or a `vla` that started from a checkpoint.
+        """
+        from policies.families.vla import VlaPolicy
+
+        if not isinstance(self.policy, VlaPolicy):
+            return self.plain_flow_policy()
+        if self.policy.checkpoint is not None:
+            raise HandoffError(
+                "finetune: the policy started from a checkpoint, whose sampler moves padded entries of actions, too; "
+                "expected a vla without policy.checkpoint. 'dsrl' fine-tunes it."
             )
         return self.policy
 

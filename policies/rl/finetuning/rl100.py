@@ -3,8 +3,8 @@
 Lei et al., arXiv 2510.14830. An iteration learns critics and dynamics from all recorded data,
 improves the policy by gated offline PPO (`policies.rl.offline.offline_ppo`), collects rollouts, and
 retrains the policy from scratch on the demonstrations and all successful rollouts. The remaining
-rollouts train by PPO over the same denoising steps (`policies.rl.finetuning.dppo`). The stage
-`distill` makes the one-step student that RL-100 deploys.
+rollouts train by PPO over the same denoising steps (`policies.rl.finetuning.denoising.dppo`). The
+stage `distill` makes the one-step student that RL-100 deploys.
 
 Where the paper is silent: only solved episodes are imitated; the critics learn from all episodes.
 
@@ -29,7 +29,7 @@ from policies.random_streams import Rl100Stream, sequence_seed
 from policies.rl.collection.episode_statistics import EpisodeStatistics
 from policies.rl.collection.interfaces import DecisionEnv, StepResult
 from policies.rl.finetuning.config import DppoFinetuneConfig, RL100FinetuneConfig
-from policies.rl.finetuning.dppo import DppoFinetuning
+from policies.rl.finetuning.denoising.dppo import DppoFinetuning
 from policies.rl.offline.dynamics_ensemble import ChunkTransitions, DynamicsEnsemble
 from policies.rl.offline.offline_dataset import OfflineDataset, concatenate
 from policies.rl.offline.offline_ppo import GateResult, OfflinePpo, fit_critics

@@ -12,5 +12,6 @@
 - `gaussian_actor`: a Gaussian policy.
 - `diffusion_actor`: a denoising chain (DPPO).
 - `flow_actor`: a flow made stochastic (Flow-SDE, Flow-Noise).
+- `learned_noise`: likelihoods of flows with learned noise.
 - `token_actor`: action tokens.
 """

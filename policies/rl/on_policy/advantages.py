@@ -94,10 +94,12 @@ def decision_table(
         targets.append(cost.return_TN)
         old_values.append(rollout.costs.value_TN)
     decisions, envs_here = rollout.reward_TN.shape
+    log_prob = rollout.log_prob_TNK.flatten(0, 1)
     return Table(
         obs=rollout.obs.flatten(0, 1),
         trace={name: value.flatten(0, 1) for name, value in rollout.trace.items()},
-        log_prob_RKU=rollout.log_prob_TNK.flatten(0, 1)[..., None],
+        # One unit, or those of an actor with several.
+        log_prob_RKU=log_prob.reshape(*log_prob.shape[:2], -1),
         advantage_RU=standardised(advantage, reduce=reduce).flatten()[:, None],
         shard=WorkerShard(decisions, envs_here, rollout.num_envs or envs_here, rollout.first_row),
         target_RV=torch.stack(targets, dim=-1).flatten(0, 1),

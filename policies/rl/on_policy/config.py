@@ -23,6 +23,13 @@ class PpoConfig:
     dual_clip: Positive | None = None
     """Bound on the ratio of rows with a negative advantage, above 1 (Ye et al.: 3). None sets no
     bound."""
+    negative: Literal["clip", "quadratic"] = "clip"
+    """Trust region of rows with a negative advantage: `clip` is PPO's; `quadratic` takes SPO's
+    penalty |advantage| * (ratio - 1)^2 / (2 clip), which also pulls back a ratio that has left the
+    clip range (FPO++)."""
+    log_ratio_limit: Positive | None = None
+    """Bound on the size of the logarithm of a ratio, beyond which it has no gradient (FPO with a
+    ratio per sample: 3). None sets no bound."""
     value_clip: Positive | None = None
     """Clip range of a value around its value in the rollout (RL-100: 0.2). None does not clip."""
     value_huber: Positive | None = None
@@ -38,6 +45,11 @@ class PpoConfig:
             )
         if self.dual_clip is not None and self.dual_clip <= 1.0:
             raise HandoffError(f"ppo: dual_clip is {self.dual_clip}, expected more than 1.")
+        if self.dual_clip is not None and self.negative == "quadratic":
+            raise HandoffError(
+                "ppo: dual_clip bounds rows with a negative advantage, which negative: quadratic bounds otherwise. "
+                "Set one of the two."
+            )
 
 
 @config
@@ -152,6 +164,30 @@ class DppoConfig:
     """Noise of the chain and the definition of its log-probability."""
     flow_noise: NonNegative = 0.5
     """Noise level of the flow-SDE."""
+
+
+@config
+class LearnedNoiseConfig:
+    """Options of the noise that ReinFlow learns (arXiv 2505.22094); see
+    `policies.rl.on_policy.learned_noise`. The defaults are those of the Franka Kitchen in the
+    released code, whose actions are in [-1, 1]."""
+
+    low: Positive = 0.1
+    """Lower bound of the standard deviation [normalised units]."""
+    high: Positive = 0.24
+    """Upper bound of the standard deviation [normalised units]."""
+    clip: Positive = 3.0
+    """Bound on each standard normal number drawn for a step."""
+    hidden: tuple[Count, ...] = (64, 64)
+    """Hidden units of the network that predicts the standard deviation from observation and
+    step."""
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise HandoffError(
+                f"reinflow: noise.low is {self.low:g} and noise.high {self.high:g}, expected low up to high. Are the "
+                "two swapped?"
+            )
 
 
 @config

@@ -72,15 +72,20 @@ class DenoisingActor:
         self._trained_grid = self.grid.part(config.frozen_steps)
         self.denoising_steps = config.steps - config.frozen_steps
         policy.requires_grad_(False).eval()
-        for module in self._trained():
+        for module in trained_modules(policy):
             module.requires_grad_(True)
 
     def parameters(self) -> list[nn.Parameter]:
         """Parameters of the denoiser, and of the projections of a policy with an instruction."""
-        return [parameter for module in self._trained() for parameter in module.parameters()]
+        return [
+            parameter
+            for module in trained_modules(self.policy)
+            for parameter in module.parameters()
+        ]
 
-    def _trained(self) -> list[nn.Module]:
-        return [self.policy.denoiser, *self.policy.encoder.instruction_modules()]
+    def extra_modules(self) -> dict[str, nn.Module]:
+        """Networks of fine-tuning besides the policy, by name."""
+        return {"reference": self.reference}
 
     @torch.no_grad()
     def decide(
@@ -159,3 +164,9 @@ class DenoisingActor:
             self._trained_grid,
             self.config.chain,
         ).mean()
+
+
+def trained_modules(policy: DiffusionPolicy) -> list[nn.Module]:
+    """Parts of a policy that fine-tuning trains: the denoiser, and the projections through which an
+    instruction acts on features; encoders stay."""
+    return [policy.denoiser, *policy.encoder.instruction_modules()]

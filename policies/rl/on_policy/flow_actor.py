@@ -21,8 +21,8 @@ width.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -33,6 +33,13 @@ from policies.families.vla import VlaPolicy
 from policies.networks.action_expert import ExpertContext
 from policies.policy import Batch, ObservationTensors
 from policies.rl.on_policy.config import FlowNoiseConfig, LogProbLevel, Trunk
+from policies.rl.on_policy.learned_noise import (
+    ENTROPY,
+    StepDistribution,
+    bounded_std,
+    noisy_chain_likelihood,
+    sample_noisy_chain,
+)
 from policies.rl.on_policy.observations import observation_tensors
 from policies.rl.on_policy.ppo import ActorEvaluation
 from policies.rl.on_policy.rollout import Trace, to_level
@@ -40,8 +47,6 @@ from policies.rl.on_policy.token_actor import ChunkSample
 from policies.rl.on_policy.value_head import ValueHead
 from policies.samplers.chain import (
     ChainConfig,
-    Gaussian,
-    gaussian_log_prob,
     one_active_step,
     sample_chain,
     step_log_prob,
@@ -50,8 +55,6 @@ from policies.samplers.flow_matching import ode_grid, sde_grid
 
 _EACH = ChainConfig(reduce="none")
 """Options for log-probabilities per entry without any clamping."""
-_ENTROPY = 0.5 * math.log(2.0 * math.pi * math.e)
-"""Entropy of the standard normal distribution [nat]."""
 
 
 class FlowActor:
@@ -130,7 +133,10 @@ class FlowActor:
         context = self.policy.expert_context(observed)
         value_BV = self._value(observed, context, len(obs))
         if self.noise_network is not None:
-            return self._sample_learned_noise(context, noise_LBHA, value_BV)
+            noisy = sample_noisy_chain(self._learned_steps(context), noise_LBHA)
+            trace = {"chain": noisy.sample_BLHA[:, None]}
+            chunk_BHA = noisy.sample_BLHA[:, -1]
+            return ChunkSample(chunk_BHA, trace, noisy.log_prob_BHA[:, None], value_BV)
         # The chain, with one or all steps stochastic.
         active_KB = presampled["active"].T if self.noise.one_step else None
         grid = self.grid.to(noise_LBHA.device)
@@ -163,12 +169,14 @@ class FlowActor:
         observed = observation_tensors(obs)
         context = self.policy.expert_context(observed)
         if self.noise_network is not None:
-            log_prob_BHA, entropy_BHA = self._chain_log_prob(context, trace["chain"])
+            log_prob_BHA, entropy_BHA = noisy_chain_likelihood(
+                self._learned_steps(context), trace["chain"]
+            )
         else:
             denoise = self.policy.denoise(context)
             steps = (trace["sample"], trace["next"], trace["std"], trace["step"])
             log_prob_BHA = step_log_prob(denoise, *steps, self.grid.to(trace["std"].device), _EACH)
-            entropy_BHA = (trace["std"].log() + _ENTROPY)[:, None, None].expand_as(log_prob_BHA)
+            entropy_BHA = (trace["std"].log() + ENTROPY)[:, None, None].expand_as(log_prob_BHA)
         units = to_level(log_prob_BHA, trace["executed"], self.log_prob_level)
         entropy_BU = to_level(entropy_BHA, trace["executed"], self.log_prob_level).log_prob_RU
         return ActorEvaluation(
@@ -193,26 +201,9 @@ class FlowActor:
         rng = np.random.default_rng(int(torch.randint(1 << 31, (1,), generator=generator)))
         return self.policy.loss(Batch(observed, chunk_BHA, padded_BH), rng)
 
-    def _sample_learned_noise(
-        self, context: ExpertContext, noise_LBHA: Tensor, value_BV: Tensor | None
-    ) -> ChunkSample:
-        """Samples a chunk by Euler steps with learned noise."""
-        samples, log_prob_BHA = [noise_LBHA[0]], torch.zeros_like(noise_LBHA[0])
-        for step in range(self.noise.steps):
-            mean_BHA, std_BHA = self._step_distribution(context, samples[-1], step)
-            samples.append(torch.addcmul(mean_BHA, std_BHA, noise_LBHA[step + 1]))
-            log_prob_BHA = log_prob_BHA + _log_normal(samples[-1], mean_BHA, std_BHA)
-        trace = {"chain": torch.stack(samples, dim=1)[:, None]}
-        return ChunkSample(samples[-1], trace, log_prob_BHA[:, None], value_BV)
-
-    def _chain_log_prob(self, context: ExpertContext, chain_BLHA: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability of a chain, and its entropy, (B, H, A) each, summed over its steps."""
-        log_prob_BHA = entropy_BHA = torch.zeros_like(chain_BLHA[:, 0])
-        for step in range(self.noise.steps):
-            mean_BHA, std_BHA = self._step_distribution(context, chain_BLHA[:, step], step)
-            log_prob_BHA = log_prob_BHA + _log_normal(chain_BLHA[:, step + 1], mean_BHA, std_BHA)
-            entropy_BHA = entropy_BHA + std_BHA.log() + _ENTROPY
-        return log_prob_BHA, entropy_BHA
+    def _learned_steps(self, context: ExpertContext) -> StepDistribution:
+        """Distribution of Euler steps with learned noise, conditioned on observations."""
+        return partial(self._step_distribution, context)
 
     def _step_distribution(
         self, context: ExpertContext, sample_BHA: Tensor, step: int
@@ -250,8 +241,8 @@ class NoiseNetwork(nn.Module):
 
     def __init__(self, policy: VlaPolicy, noise: FlowNoiseConfig) -> None:
         super().__init__()
-        self.low = math.log(noise.low)
-        self.high = math.log(noise.high)
+        self.low = noise.low
+        self.high = noise.high
         width, action = policy.expert.width, policy.chunk_shape[1]
         self.layers = nn.Sequential(
             nn.Linear(width, noise.hidden), nn.SiLU(), nn.Linear(noise.hidden, action)
@@ -259,18 +250,7 @@ class NoiseNetwork(nn.Module):
 
     def forward(self, hidden_BHW: Tensor) -> Tensor:
         """(B, H, A) standard deviations, log-interpolated between the bounds."""
-        return (self.low + (self.high - self.low) * self.layers(hidden_BHW).sigmoid()).exp()
-
-
-def _log_normal(value_BHA: Tensor, mean_BHA: Tensor, std_BHA: Tensor) -> Tensor:
-    """(B, H, A) log-density of every entry [nat]."""
-    standard_BHA = (value_BHA - mean_BHA) / std_BHA
-    one_B = standard_BHA.new_ones(len(standard_BHA))
-    # Log-density of the standardised value, less the log of the scale.
-    return (
-        gaussian_log_prob(standard_BHA, Gaussian(torch.zeros_like(mean_BHA), one_B), _EACH)
-        - std_BHA.log()
-    )
+        return bounded_std(self.layers(hidden_BHW), self.low, self.high)
 
 
 def _select_steps(part_KBHA: Tensor, step_BJ: Tensor) -> Tensor:

@@ -157,6 +157,10 @@ class OnPolicyLearner:
         self._clips = clips
         self._weights = step_discounts(actor.denoising_steps, config.denoising_discount)
 
+    def table(self, rollout: Rollout, episode_cost: float | None = None) -> Table:
+        """Rows with advantages of a rollout; arguments as `update`."""
+        return decision_table(self.config, rollout, self.lagrangian, episode_cost, self._reduce)
+
     def update(self, rollout: Rollout, episode_cost: float | None = None) -> UpdateStatistics:
         """Learns from one rollout.
 
@@ -167,9 +171,7 @@ class OnPolicyLearner:
         Raises:
             HandoffError: a loss that is not finite; no optimiser step was taken for it.
         """
-        return self.learn(
-            decision_table(self.config, rollout, self.lagrangian, episode_cost, self._reduce)
-        )
+        return self.learn(self.table(rollout, episode_cost))
 
     def learn(self, table: Table) -> UpdateStatistics:
         """Learns from rows with advantages.
@@ -244,7 +246,10 @@ class OnPolicyLearner:
     def _evaluate(self, obs: Any, denoising_step: Tensor, trace: Trace) -> ActorEvaluation:
         """(rows, U) log-probabilities, and values if there is a critic or a value head."""
         if isinstance(self.actor, UnitActor):
-            return self.actor.evaluate(obs, denoising_step, trace)
+            evaluation = self.actor.evaluate(obs, denoising_step, trace)
+            if evaluation.value is not None or self.critic is None:
+                return evaluation
+            return evaluation._replace(value=self.critic(obs))
         log_prob = self.actor.log_prob(obs, denoising_step, trace)[:, None]
         return ActorEvaluation(log_prob, None if self.critic is None else self.critic(obs))
 

@@ -6,6 +6,8 @@ rows with a new log-probability, an old one and an advantage. Options, each off 
 - separate lower and upper clip ranges (DAPO, arXiv 2503.14476), per row where denoising steps
   differ (DPPO);
 - a bound on the ratio of rows with a negative advantage (dual clip, Ye et al., arXiv 1912.09729);
+- SPO's quadratic penalty instead of the clip of such rows (Xie et al., arXiv 2401.16025), as in
+  FPO++ (Yi et al., arXiv 2602.02481), and a bound on the logarithm of a ratio (FPO);
 - a proximal policy that differs from the acting one, for stale data (AReaL, arXiv 2505.24298);
 - a cost and its multiplier (PPO-Lagrangian, Ray et al. 2019);
 - a learning rate adapted to the divergence (RL-100, as in rsl_rl), and a divergence at which epochs
@@ -74,6 +76,8 @@ def surrogate(
         behaviour: log-probabilities under the acting policy, if it is not the proximal one.
     """
     log_ratio = log_prob - proximal
+    if config.log_ratio_limit is not None:
+        log_ratio = log_ratio.clamp(-config.log_ratio_limit, config.log_ratio_limit)
     ratio = log_ratio.exp()
     low = config.clip if clip is None else clip
     high = (config.clip_high or config.clip) if clip is None else clip
@@ -81,6 +85,9 @@ def surrogate(
         torch.maximum(ratio, ratio.new_ones(()) - low), ratio.new_ones(()) + high
     )
     objective = torch.minimum(ratio * advantage, bounded * advantage)
+    if config.negative == "quadratic":
+        penalty = advantage.abs() * (ratio - 1.0).square() / (2.0 * low)
+        objective = torch.where(advantage < 0.0, ratio * advantage - penalty, objective)
     if config.dual_clip is not None:
         objective = torch.where(
             advantage < 0.0, torch.maximum(objective, config.dual_clip * advantage), objective

@@ -44,6 +44,7 @@ class Rollout(NamedTuple):
     trace: Trace
     """Every entry is (T, N, K, ...)."""
     log_prob_TNK: Tensor
+    """(T, N, K), or (T, N, K, U) of an actor with several log-probabilities per step."""
     reward_TN: Tensor
     """For a chunk, the discounted sum over the executed actions."""
     value_TN: Tensor

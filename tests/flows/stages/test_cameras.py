@@ -138,6 +138,18 @@ stages:
     uses: finetune
     inputs: {policy: teacher}
     with: {rollouts: 1, decisions: 2, algorithm: {kind: dppo}}
+  fpo:
+    uses: finetune
+    inputs: {policy: flow}
+    with: {rollouts: 1, decisions: 2, algorithm: &losses {kind: fpo, samples: 2, critic: [8]}}
+  vla_fpo:
+    uses: finetune
+    inputs: {policy: vla}
+    with: {rollouts: 1, decisions: 2, algorithm: *losses}
+  reinflow:
+    uses: finetune
+    inputs: {policy: flow}
+    with: {rollouts: 1, decisions: 2, algorithm: {kind: reinflow, steps: 2, critic: [8]}}
   best_of_n:
     uses: finetune
     inputs: {policy: teacher}
@@ -367,6 +379,9 @@ NAMES = [
     "shortcut",
     "on_policy",
     "dppo",
+    "fpo",
+    "vla_fpo",
+    "reinflow",
     "best_of_n",
     "expo",
     "q_chunking",

@@ -129,6 +129,40 @@ def test_dsrl_takes_every_policy_whose_sampler_has_an_initial_noise(policy: Poli
     check(options(kind="dsrl"), {"policy": replace(PretrainConfig(), policy=policy)})
 
 
+FLOW = DiffusionPolicyConfig(objective="flow")
+VLA = VlaConfig(backbone=BackboneConfig(folder="backbone"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        ("fpo", FLOW),
+        ("fpo", replace(FLOW, language=SentenceEncoderConfig(folder="encoder"))),
+        ("fpo", replace(FLOW, image_fields=("top",))),
+        ("fpo", VLA),
+        ("reinflow", FLOW),
+        ("reinflow", replace(FLOW, language=SentenceEncoderConfig(folder="encoder"))),
+    ],
+)
+def test_fpo_and_reinflow_take_flow_policies(kind: str, policy: PolicyConfig) -> None:
+    check(options(kind=kind), {"policy": replace(PretrainConfig(), policy=policy)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [
+        ("fpo", DiffusionPolicyConfig()),
+        ("fpo", ActConfig()),
+        ("fpo", replace(VLA, checkpoint="pi0")),
+        ("reinflow", DiffusionPolicyConfig()),
+        ("reinflow", VLA),
+    ],
+)
+def test_fpo_and_reinflow_refuse_other_policies(kind: str, policy: PolicyConfig) -> None:
+    with pytest.raises(HandoffError, match=r"that is no flow policy; expected policy\.objective"):
+        check(options(kind=kind), {"policy": replace(PretrainConfig(), policy=policy)})
+
+
 @pytest.mark.parametrize(
     "policy", [ActConfig(), TokenVlaConfig(backbone=BackboneConfig(folder="backbone"))]
 )

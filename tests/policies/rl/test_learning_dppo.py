@@ -15,7 +15,7 @@ rate of 1e-4 had come from .25 to .29 after 20 rollouts.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -94,17 +94,24 @@ def shown(seed: int, straight: float = 0.45) -> tuple[torch.Tensor, torch.Tensor
     return see(observation), torch.from_numpy(action.astype(np.float32))
 
 
-def imitating(seed: int, updates: int = 2000, straight: float = 0.45) -> DiffusionPolicy:
-    """A diffusion policy of the demonstrations."""
+def imitating(
+    seed: int,
+    updates: int = 2000,
+    straight: float = 0.45,
+    objective: Literal["diffusion", "flow"] = "diffusion",
+    width: int = 128,
+) -> DiffusionPolicy:
+    """A diffusion or flow policy of the demonstrations."""
     torch.manual_seed(seed)
     config = DiffusionPolicyConfig(
         n_obs_steps=1,
         horizon=1,
         n_action_steps=1,
         train_timesteps=20,
+        objective=objective,
         inference_steps=10,
         clip=1.0,
-        network=MlpConfig(width=128, blocks=2),
+        network=MlpConfig(width=width, blocks=2),
     )
     policy = DiffusionPolicy(config, Shapes.of_vector(2, 2, None))
     obs, action = shown(seed, straight)

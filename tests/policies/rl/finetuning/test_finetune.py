@@ -5,6 +5,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -64,8 +65,14 @@ METHODS = pytest.mark.parametrize(
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
+    return write_policy(tmp_path)
+
+
+def write_policy(folder: Path, objective: Literal["diffusion", "flow"] = "diffusion") -> Path:
+    """An untrained policy in `folder/policy`, with demonstrations beside it."""
     torch.manual_seed(0)
     config = DiffusionPolicyConfig(
+        objective=objective,
         anchor_field=None,
         observation_fields=("step", "seed"),
         n_obs_steps=2,
@@ -76,11 +83,11 @@ def policy(tmp_path: Path) -> Path:
         network=MlpConfig(width=16, blocks=1),
     )
     module = DiffusionPolicy(config, Shapes({"step": (0, 1), "seed": (1, 2)}, 1, None, {}))
-    folder = tmp_path / "policy"
-    folder.mkdir()
-    save_policy(folder, card_of(module), module.state_dict())
-    write_counted(tmp_path / "demos", episodes=8)
-    return folder
+    saved = folder / "policy"
+    saved.mkdir()
+    save_policy(saved, card_of(module), module.state_dict())
+    write_counted(folder / "demos", episodes=8)
+    return saved
 
 
 def card_of(module: ChunkPolicy) -> PolicyCard:

@@ -1,4 +1,4 @@
-"""DPPO of policies with a sentence encoder: the instruction is observed beside what the encoders
+"""PPO of policies with a sentence encoder: the instruction is observed beside what the encoders
 made of the pictures, and the projections that it goes through are trained."""
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from policies.networks.config import (
 from policies.policy import ObservationTensors
 from policies.policy_config import DiffusionPolicyConfig
 from policies.rl.collection.chunk_env import ChunkEnv
-from policies.rl.finetuning.dppo import DppoFinetuning
+from policies.rl.finetuning.config import FinetuneMethodConfig
+from policies.rl.finetuning.denoising.dppo import DppoFinetuning
 from policies.rl.finetuning.finetune import finetune
 from policies.rl.on_policy.config import DppoConfig
 from policies.rl.on_policy.diffusion_actor import DenoisingActor
@@ -39,6 +40,7 @@ from robots.language.text import INSTRUCTION, encode, text_field
 from robots.spec import FieldSpec
 from tests.policies.rl.counted_demos import write_counted
 from tests.policies.rl.counting import CAMERA, Counting, SeeingCounting
+from tests.policies.rl.finetuning.denoising.flow_actors import FPO, REINFLOW
 from tests.policies.rl.finetuning.test_demonstration_selection import EXPO
 from tests.policies.rl.finetuning.test_finetune import (
     BEST_OF_N,
@@ -158,16 +160,20 @@ def test_the_instruction_changes_decision_and_value(policy: Path) -> None:
     log_prob = actor.log_prob(observation, step, trace)
     torch.testing.assert_close(log_prob.detach(), chosen[0].log_prob_BK[:, 0])
     assert not torch.allclose(log_prob, actor.log_prob(other, step, trace))
-    critic = DppoFinetuning(DPPO, module, env, 0)._critic
+    critic = DppoFinetuning(DPPO, module, env, 0).critic
     assert not torch.allclose(critic(observation), critic(other))
 
 
+@pytest.mark.parametrize(
+    "algorithm", [DPPO, FPO, replace(REINFLOW, steps=5)], ids=["dppo", "fpo", "reinflow"]
+)
 def test_projections_of_the_instruction_learn_and_encoders_of_pictures_stay(
-    policy: Path, tmp_path: Path
+    algorithm: FinetuneMethodConfig, policy: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    finetune(SMALL, policy, lambda: environments(policy), out, no_progress)
+    config = replace(SMALL, algorithm=algorithm)
+    finetune(config, policy, lambda: environments(policy), out, no_progress)
     before, after = read_weights(policy), read_weights(out)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert any(name.startswith("denoiser.") for name in moved)
@@ -225,5 +231,5 @@ def test_other_methods_name_the_one_that_observes_instructions(
     algorithm: object, policy: Path, tmp_path: Path
 ) -> None:
     config = replace(SMALL, algorithm=algorithm)
-    with pytest.raises(HandoffError, match="Only 'dppo' and 'dsrl' fine-tune it"):
+    with pytest.raises(HandoffError, match="Only 'dppo', 'fpo', 'reinflow' and 'dsrl'"):
         finetune(config, policy, lambda: environments(policy), tmp_path / "out", no_progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ from robots.interfaces import Observation, PolicyInput, no_progress
 from robots.spec import FieldSpec
 from tests.policies.rl.counted_demos import write_counted
 from tests.policies.rl.counting import CAMERA, EDGE, SeeingCounting
+from tests.policies.rl.finetuning.denoising.flow_actors import FPO, REINFLOW
 from tests.policies.rl.finetuning.test_demonstration_selection import EXPO, Q_CHUNKING
 from tests.policies.rl.finetuning.test_finetune import BEST_OF_N, SMALL, KilledError, killing
 from tests.policies.rl.test_rl100 import CONFIG as RL100
@@ -39,9 +40,12 @@ ALGORITHMS = pytest.mark.parametrize(
 )
 
 
-def seeing_policy(history: int, stride: int = 1) -> DiffusionPolicy:
+def seeing_policy(
+    history: int, stride: int = 1, objective: Literal["diffusion", "flow"] = "diffusion"
+) -> DiffusionPolicy:
     torch.manual_seed(0)
     config = DiffusionPolicyConfig(
+        objective=objective,
         anchor_field=None,
         observation_fields=("step", "seed"),
         image_fields=("camera",),
@@ -60,7 +64,10 @@ def seeing_policy(history: int, stride: int = 1) -> DiffusionPolicy:
 
 @pytest.fixture(params=[1, 2])
 def policy(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    module = seeing_policy(request.param)
+    return write_policy(seeing_policy(request.param), tmp_path / "policy")
+
+
+def write_policy(module: DiffusionPolicy, folder: Path) -> Path:
     one = FieldSpec(shape=(1,))
     card = PolicyCard(
         task="counting",
@@ -70,7 +77,6 @@ def policy(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         action=one,
         model=module.config,
     )
-    folder = tmp_path / "policy"
     folder.mkdir()
     save_policy(folder, card, module.state_dict())
     return folder
@@ -151,6 +157,14 @@ def test_a_shorter_stride_is_refused_with_the_length_of_an_episode() -> None:
     env.max_steps = LONGEST  # type: ignore[attr-defined]
     with pytest.raises(HandoffError, match="steps 3 apart in episodes of at most 8"):
         ChunkEnv(env, seeing_policy(2, 3), 2, iter(range(5, 100)), 0.9)
+
+
+@pytest.mark.parametrize("algorithm", [FPO, replace(REINFLOW, steps=5)], ids=["fpo", "reinflow"])
+def test_of_a_flow_policy_the_denoiser_learns_and_the_encoder_stays(
+    algorithm: Any, tmp_path: Path
+) -> None:
+    policy = write_policy(seeing_policy(2, objective="flow"), tmp_path / "policy")
+    test_the_denoiser_learns_and_the_encoder_stays(algorithm, policy, tmp_path)
 
 
 @ALGORITHMS

@@ -25,6 +25,7 @@ from policies.rl.finetuning.vla import VlaFinetuning
 from policies.rl.on_policy.advantages import ChunkRollout, valued_table
 from policies.rl.on_policy.config import FlowNoiseConfig, GroupConfig
 from policies.rl.on_policy.flow_actor import FlowActor, NoiseNetwork
+from policies.rl.on_policy.learned_noise import noisy_chain_likelihood
 from policies.rl.on_policy.ppo import ActorEvaluation, OnPolicyLearner
 from policies.rl.on_policy.rollout import Table
 from robots.errors import HandoffError
@@ -138,7 +139,7 @@ def test_a_chain_is_as_likely_as_its_steps_worked_by_hand():
     chain = torch.zeros(1, 3, HORIZON, 2)
     chain[0, 1:, 0, 0] = torch.tensor([0.1, 0.3])
     with torch.no_grad():
-        log_prob, entropy = made._chain_log_prob(looked, chain)
+        log_prob, entropy = noisy_chain_likelihood(made._learned_steps(looked), chain)
     still = -np.log(0.1) - 0.5 * np.log(2.0 * np.pi)
     assert float(log_prob[0, 1, 0]) == pytest.approx(2.0 * still, abs=1e-5)
     # One deviation, then two.

@@ -287,3 +287,41 @@ def test_the_rate_follows_the_divergence_between_its_bounds():
 def test_clips_that_make_no_sense_are_refused(wrong):
     with pytest.raises(HandoffError, match="ppo: "):
         PpoConfig(**wrong)
+
+
+def test_spos_penalty_holds_rows_with_a_negative_advantage_where_the_clip_ends():
+    """Of rows with a positive advantage it changes nothing."""
+    config = PpoConfig(clip=0.1, negative="quadratic")
+    log_prob, proximal, advantage = drawn()
+    ratio = (log_prob - proximal).detach().exp()
+    penalised = ratio * advantage - advantage.abs() * (ratio - 1.0) ** 2 / (2.0 * 0.1)
+    clipped = torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.1) * advantage)
+    gains = torch.where(advantage < 0.0, penalised, clipped)
+    found = surrogate(config, log_prob, proximal, advantage)
+    assert found.loss.item() == pytest.approx(-gains.mean().item(), rel=1e-12)
+    # The gradient changes its sign at 1 - clip, where PPO's ends.
+    ends = torch.tensor([0.85, 0.9, 0.95], dtype=torch.float64).log().requires_grad_()
+    one = torch.ones(3, dtype=torch.float64)
+    surrogate(config, ends, 0.0 * one, -one).loss.backward()
+    assert ends.grad is not None
+    assert ends.grad[0] < -1e-3
+    assert ends.grad[1].item() == pytest.approx(0.0, abs=1e-12)
+    assert ends.grad[2] > 1e-3
+
+
+def test_the_logarithm_of_a_ratio_is_bounded():
+    config = PpoConfig(log_ratio_limit=0.5)
+    log_prob = torch.tensor([-2.0, 0.2, 9.0], dtype=torch.float64, requires_grad=True)
+    found = surrogate(
+        config, log_prob, torch.zeros(3, dtype=torch.float64), -torch.ones(3, dtype=torch.float64)
+    )
+    assert float(found.ratio) == pytest.approx(math.exp(0.5))
+    found.loss.backward()
+    assert log_prob.grad is not None
+    assert log_prob.grad[0] == log_prob.grad[2] == 0.0
+    assert log_prob.grad[1] > 0.0
+
+
+def test_two_bounds_of_rows_with_a_negative_advantage_are_refused():
+    with pytest.raises(HandoffError, match="Set one of the two"):
+        PpoConfig(dual_clip=3.0, negative="quadratic")
