@@ -229,7 +229,7 @@ def evaluate_family(
         out: Folder for the results.
 
     Examples:
-        handoff evaluate-family reach --family runs/w --policy a.onnx --policy expert --out runs/e
+        handoff evaluate-family reach --family runs/w --policy a.onnx --out runs/e
     """
     from flows.evaluation.family_commands import evaluate_family_command
 

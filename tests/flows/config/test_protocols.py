@@ -93,7 +93,7 @@ def test_protocol_of_ones_own_is_read_by_path(tmp_path: Path) -> None:
         ),
         (
             "{name: mine, engine: mojoco, task: reach, max_steps: 7}",
-            r"'mine\.yaml\.engine' is 'mojoco'",
+            r"'mine\.yaml: engine' is 'mojoco'",
         ),
         ("- a\n- b", "holds a list"),
         ("{a: ]", "not YAML"),
