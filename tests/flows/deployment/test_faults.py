@@ -282,7 +282,7 @@ def deploy(*arguments, **options):
 
 import flows.deployment.session
 flows.deployment.session.deploy_command = deploy
-sys.exit(main(["deploy", "gate"]))
+sys.exit(main(["deploy", "gate", "--out", str(folder)]))
 """
 """A session in a process of its own: its folder, and the time that its arm takes to stop [s]."""
 STOPPING = "stopping: the arm comes to rest, and an episode that runs is stored"
@@ -305,7 +305,7 @@ def test_a_session_that_a_signal_ends_stops_the_arm_and_keeps_its_episode(
     assert session.returncode == 128 + number, said
     first, second = said.splitlines()
     assert first == STOPPING
-    assert second.startswith(f"handoff: {reason}. The episodes so far are in the folder")
+    assert second == f"handoff: {reason}. The episodes so far are in {tmp_path / 'store.zarr'}."
     table = SupervisedTable(tmp_path)
     store = table.stored()
     assert store.num_episodes == 1
