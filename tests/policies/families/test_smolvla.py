@@ -245,7 +245,7 @@ def test_the_checkpoint_takes_part_in_the_cache_key_and_excludes_fine_tuning_but
     config = module.config
     assert config.external_folders == {"backbone": str(backbone), "checkpoint": str(checkpoint)}
     assert config.finetuning_methods == ("dsrl",)
-    assert replace(config, checkpoint=None).finetuning_methods == ("vla", "dsrl")
+    assert replace(config, checkpoint=None).finetuning_methods == ("vla", "fpo", "dsrl")
     with pytest.raises(HandoffError, match="padded actions, which neither"):
         module.velocity(obs(1))
     with pytest.raises(HandoffError, match="the policy started from a checkpoint"):
