@@ -46,6 +46,11 @@ class Figure:
     seeds: tuple[Seed, ...] | None = None
     """Learning seeds for which this figure was measured; None for those of the claim."""
 
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages whose episodes the figure needs."""
+        return (self.stage, self.than) if self.than else (self.stage,)
+
     def meets(self, mean: float) -> bool | None:
         """Whether a mean meets the bar; None without one."""
         if self.at_least is None and self.at_most is None:
@@ -79,8 +84,8 @@ class Claim:
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages whose episodes the figures need, each once."""
-        named = [(figure.stage, figure.than) for figure in self.figures.values()]
-        return tuple(dict.fromkeys(stage for pair in named for stage in pair if stage))
+        named = (stage for figure in self.figures.values() for stage in figure.stages)
+        return tuple(dict.fromkeys(named))
 
 
 def claim_file(name: str) -> Path:

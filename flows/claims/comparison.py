@@ -187,13 +187,12 @@ def _compare(
 
 def _recorded_numbers(figure: Figure, record: SeedOutcomes) -> list[float] | None:
     """The figure's numbers in a record; None if the record has not all of its stages."""
-    named = {figure.stage, figure.than} - {""}
-    return figure_numbers(figure, record.stages) if named <= record.stages.keys() else None
+    known = record.stages.keys() >= {*figure.stages}
+    return figure_numbers(figure, record.stages) if known else None
 
 
 def _paired(figure: Figure, outcome: SeedOutcomes, record: SeedOutcomes) -> bool:
-    named = {figure.stage, figure.than} - {""}
-    return all(outcome.stages[stage].same_starts(record.stages[stage]) for stage in named)
+    return all(outcome.stages[name].same_starts(record.stages[name]) for name in figure.stages)
 
 
 def _row(figure: RepeatedFigure) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ seed, from which any figure can be computed again and paired with a repetition.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def read_run_outcomes(summary: Path, claim: Claim) -> SeedOutcomes:
         stage
         for figure in claim.figures.values()
         if figure.of == "score"
-        for stage in (figure.stage, figure.than)
+        for stage in figure.stages
     }
     outcomes = {}
     for stage in claim.stages:
@@ -168,7 +168,7 @@ def figure_numbers(figure: Figure, stages: Mapping[str, Outcome]) -> list[float]
         raise HandoffError(
             f"claim: {figure.stage} and {figure.than} were not played from the same start states."
         )
-    pairs: Sequence[tuple[float, float]] = [*zip(numbers, second.numbers(figure.of), strict=True)]
+    pairs = zip(numbers, second.numbers(figure.of), strict=True)
     return [one - other for one, other in pairs]
 
 

@@ -175,8 +175,8 @@ def policy_gradient_loss(
     return surrogate(ppo, log_prob_BHA, trace["log_prob"], advantage_BHA).loss
 
 
-class DenoisingDistillationLoss:
-    """Implements `DistillationLoss` by the divergence of every sampler step from the same sample.
+class _SamplerLoss:
+    """A student that samples, and its teachers.
 
     Args:
         config: options of the distillation.
@@ -193,6 +193,16 @@ class DenoisingDistillationLoss:
         if config.steps is not None:
             student.set_sampler_steps(config.steps)
         self._grid = sampler_grid(student, config)
+
+
+class DenoisingDistillationLoss(_SamplerLoss):
+    """Implements `DistillationLoss` by the divergence of every sampler step from the same sample.
+
+    Args:
+        config: options of the distillation.
+        student: policy that is trained in place.
+        teachers: teachers of the rows.
+    """
 
     @torch.no_grad()
     def decide(self, obs: Any, generator: torch.Generator) -> tuple[Tensor, Trace]:
@@ -236,7 +246,7 @@ class DenoisingDistillationLoss:
         return denoise
 
 
-class ChunkDistillationLoss:
+class ChunkDistillationLoss(_SamplerLoss):
     """Implements `DistillationLoss` by the squared distance of the student's chunk, before it is
     clipped, from the teacher's, both from the same initial noise without noise in the steps.
 
@@ -245,15 +255,6 @@ class ChunkDistillationLoss:
         student: policy that is trained in place.
         teachers: teachers of the rows, each with its own sampler.
     """
-
-    def __init__(
-        self, config: OnPolicyDistilConfig, student: DenoisingPolicy, teachers: Teachers
-    ) -> None:
-        self._student = student
-        self._teachers = teachers
-        if config.steps is not None:
-            student.set_sampler_steps(config.steps)
-        self._grid = sampler_grid(student, config)
 
     @torch.no_grad()
     def decide(self, obs: Any, generator: torch.Generator) -> tuple[Tensor, Trace]:
