@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._dynamo.variables.builder import VariableBuilder
@@ -106,7 +107,9 @@ def _traced(
 def _kept_read_only() -> Iterator[None]:
     """Keeps arrays read-only that torch.compile would make writable and leave so: it meets the
     figures of the robot, which all environments share."""
-    wrap = VariableBuilder.wrap_numpy_ndarray
+    # torch looks methods up once per process, in this table; a method of the class comes too late.
+    wrappers = VariableBuilder._type_dispatch()
+    wrap = wrappers[np.ndarray]
 
     def kept(self: VariableBuilder, value: Any) -> Any:
         read_only = not value.flags.writeable
@@ -116,14 +119,14 @@ def _kept_read_only() -> Iterator[None]:
             if read_only:
                 value.flags.writeable = False
 
-    VariableBuilder.wrap_numpy_ndarray = kept
+    wrappers[np.ndarray] = kept
     try:
         with warnings.catch_warnings():
             # Nothing writes to the tensors of these arrays, which become constants of the graph.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             yield
     finally:
-        VariableBuilder.wrap_numpy_ndarray = wrap
+        wrappers[np.ndarray] = wrap
 
 
 def _index(tensor: Tensor, tensors: Sequence[Tensor]) -> int:

@@ -38,12 +38,19 @@ def test_all_that_is_recorded_is_in_the_folder_that_out_names(
     assert recorded(tmp_path / "r1", 2) == 2
 
 
+def title(process: psutil.Process) -> str:
+    """Its title; empty when it has ended since it was listed."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
 def at_work(pid: int) -> None:
     """Waits until the process of the stage is there, and a moment more for those of the session."""
     limit = time.monotonic() + 60.0
     while not any(
-        "handoff: demos" in " ".join(child.cmdline())
-        for child in psutil.Process(pid).children(recursive=True)
+        "handoff: demos" in title(child) for child in psutil.Process(pid).children(recursive=True)
     ):
         assert time.monotonic() < limit, "the stage does not begin"
         time.sleep(0.05)

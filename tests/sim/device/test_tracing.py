@@ -112,6 +112,16 @@ def test_the_device_without_memory_refuses_an_array_that_lies_on_the_host_and_te
         bool(there.sum() > 0.0)
 
 
+def test_an_array_stays_read_only_also_where_torch_has_compiled_before() -> None:
+    """torch looks up once per process how it wraps an array."""
+    figures = np.arange(3.0)
+    figures.setflags(write=False)
+    torch.compile(lambda x: x + 1.0, backend="eager")(torch.ones(3))
+    traced = Traced(lambda x: x + figures, [torch.ones(3)])
+    assert not figures.flags.writeable
+    assert traced.on(torch.device("cpu"))(torch.ones(3)).tolist() == [1.0, 2.0, 3.0]
+
+
 def test_an_argument_may_be_an_answer() -> None:
     here = Traced(lambda x: {"more": x + 1.0, "same": x}, [torch.ones(3)]).on(torch.device("cpu"))
     assert {name: one.tolist() for name, one in here(torch.zeros(3)).items()} == {
