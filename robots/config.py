@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from types import UnionType
 from typing import (
@@ -94,7 +94,29 @@ def config(cls: type[T]) -> type[T]:
     """Class decorator: a frozen, keyword-only dataclass whose validation rejects unknown keys and
     numbers that are not finite. Every number states its range, e.g. by `Count` or `Positive`."""
     cls.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}  # type: ignore[attr-defined]
+    if "__post_init__" in vars(cls):
+        cls.__post_init__ = _refusing(cls.__post_init__)  # type: ignore[attr-defined]
     return dataclass(frozen=True, kw_only=True)(cls)
+
+
+class RefusedOptionsError(HandoffError, ValueError):
+    """Options that exclude each other, or that a configuration class refuses for another reason.
+
+    As a `ValueError` it becomes one of the problems that pydantic lists, with its place.
+    """
+
+
+def _refusing(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A configuration class's own check, whose errors `validate` can place."""
+
+    @wraps(check)
+    def checked(self: Any) -> None:
+        try:
+            check(self)
+        except HandoffError as error:
+            raise RefusedOptionsError(str(error)) from None
+
+    return checked
 
 
 def check_positive(where: str, options: Any, names: Sequence[str]) -> None:
@@ -222,7 +244,11 @@ def validate(cls: type[T], values: Mapping[str, Any], path: str = "") -> T:
     try:
         return _adapter(cls).validate_python(dict(values))
     except ValidationError as error:
-        problems = [_explain(cls, path, item) for item in error.errors()]
+        found = error.errors()
+        problems = [_explain(cls, path, item) for item in found]
+        if len(found) == 1 and not (path or found[0]["loc"]):
+            # The error of the class itself begins with what it is about.
+            raise HandoffError(problems[0]) from None
         raise HandoffError("configuration: " + "; ".join(problems)) from None
 
 
@@ -326,12 +352,19 @@ def _key_paths(cls: type, prefix: str) -> Iterator[str]:
 
 
 def _explain(cls: type, path: str, item: Any) -> str:
-    location, owner = _locate(cls, [str(part) for part in item["loc"]])
+    refusal = item.get("ctx", {}).get("error")
+    parts = [str(part) for part in item["loc"]]
+    location, owner = _locate(cls, parts)
+    if isinstance(refusal, RefusedOptionsError):
+        # The problem is of the whole section, whose kind is no key of it.
+        location = _locate(cls, [*parts, ""])[0][:-1]
     where = ".".join([path, *location] if path else location)
     if path.endswith((".yaml", ".yml")):
         # A file and what is in it, rather than a key of the file's name.
-        where = f"{path}: {'.'.join(location)}"
+        where = ": ".join(filter(None, (path, ".".join(location))))
     match item["type"]:
+        case "value_error" if isinstance(refusal, RefusedOptionsError):
+            return f"'{where}': {refusal}" if where else str(refusal)
         case "unexpected_keyword_argument":
             known = sorted(field.name for field in fields(owner)) if is_dataclass(owner) else []
             return f"unknown key '{where}', {suggest(location[-1], known, 'known keys:')}"

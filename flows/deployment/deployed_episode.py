@@ -50,10 +50,14 @@ class DeployedEpisode:
         outcome = "solved" if self.success else "not solved"
         label = "" if self.label is Label.NONE else f", {self.label.name.lower()}"
         note = f", {self.note}" if self.note else ""
-        differs = "" if self.disagreement is None else f", policy off by {self.disagreement:.2g}"
+        differs = (
+            ""
+            if self.disagreement is None
+            else f", whose actions the policy misses by {self.disagreement:.2g} on average"
+        )
         return (
             f"{outcome}{label}{note}, {self.seconds:.1f} s ({self.held:.1f} s held), "
-            f"{100 * self.corrected:.0f} % corrected{differs}"
+            f"{100 * self.corrected:.0f} % of the steps by the person{differs}"
         )
 
 

@@ -371,9 +371,11 @@ def _supervisor(
 
 
 def _described(session: DeploySession | DeployTaskSession, contract: Contract) -> dict[str, str]:
-    """What the console shows of the task: what is to be done, where a simulator knows it, and the
-    instruction."""
-    shown = {}
+    """What the console shows of the task: what is to be done, where a simulator knows it, the
+    instruction, and the mode if it is not `live`."""
+    shown: dict[str, str] = {}
+    if mode_of(session) != "live":
+        shown["mode"] = mode_of(session)
     if not session.host:
         from sim.make import find_task
 

@@ -58,7 +58,7 @@ class Summary:
     """Results of a run."""
 
     source: str
-    """Description of the demonstrations, one line."""
+    """Description of the demonstrations, one line; of several sets, each after its stage's name."""
     stages: Sequence[StageResult]
     metrics: Mapping[str, Any]
 

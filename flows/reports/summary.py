@@ -37,8 +37,13 @@ def summarise(
     metrics = headline_metrics(results)
     metrics["peak_memory_gb"] = round(peak_bytes / 1e9, 3)
     metrics["stages_busy_seconds"] = round(_busy_seconds(list(outcomes.values())), 2)
-    lines = [str(result.metrics.get("source_line", "")) for result in results]
-    source = next((line for line in lines if line), "")
+    lines = {
+        result.name: str(result.metrics["source_line"])
+        for result in results
+        if result.metrics.get("source_line")
+    }
+    named = len(lines) > 1
+    source = "; ".join(f"{name}: {line}" if named else line for name, line in lines.items())
     return Summary(source, results, metrics).with_times(started, time.time(), prefect=prefect)
 
 

@@ -88,11 +88,15 @@ def _plan_one(
     stage: Stage, root: Path, planned: dict[str, Planned], latest: Mapping[str, Path] | None
 ) -> Planned:
     digests: dict[str, str] = {}
+    awaited: dict[str, None] = {}
     for name, upstream in stage.inputs.items():
         artifact = planned[upstream.name].artifact
         if artifact is None:
-            return Planned(stage.name, "wait", f"after {upstream.name}", None)
-        digests[name] = artifact.digest
+            awaited[upstream.name] = None
+        else:
+            digests[name] = artifact.digest
+    if awaited:
+        return Planned(stage.name, "wait", f"after {', '.join(awaited)}", None)
     cached = find_cached(root, stage, digests)
     if cached is not None:
         return Planned(

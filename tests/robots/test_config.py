@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError, field
 from typing import Annotated, Literal
 
@@ -9,6 +10,7 @@ import pytest
 from pydantic import Discriminator
 
 from robots.config import (
+    ByKind,
     Repetitions,
     classes_of,
     config,
@@ -149,3 +151,64 @@ def test_repetitions_are_those_of_the_outermost_block_that_states_any() -> None:
     assert repetitions(Finetuning()) == {"rollouts": 40, "decisions": 30}
     assert repetitions(Outer(name="a")) == {}
     assert repetitions(None) == {}
+
+
+@config
+class Range:
+    kind: Literal["range"] = "range"
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise HandoffError(f"range: low is {self.low} and high {self.high}.")
+
+
+@config
+class Other:
+    kind: Literal["other"] = "other"
+
+
+@config
+class Ranges:
+    first: Range = field(default_factory=Range)
+    named: dict[str, Range] = field(default_factory=dict)
+    chosen: Annotated[Range | Other, ByKind()] = field(default_factory=Range)
+
+
+@pytest.mark.parametrize(
+    ("values", "path", "message"),
+    [
+        ({"first": {"low": 2.0}}, "", "configuration: 'first': range: low is 2.0 and high 1.0."),
+        (
+            {"chosen": {"kind": "range", "low": 2.0}, "first": {"low": 3.0}},
+            "demo",
+            "configuration: 'demo.first': range: low is 3.0 and high 1.0.; "
+            "'demo.chosen': range: low is 2.0 and high 1.0.",
+        ),
+        (
+            {"named": {"mass": {"low": 2.0}}},
+            "demo",
+            "configuration: 'demo.named.mass': range: low is 2.0 and high 1.0.",
+        ),
+        (
+            {"first": {"low": 2.0}},
+            "a.yaml",
+            "configuration: 'a.yaml: first': range: low is 2.0 and high 1.0.",
+        ),
+    ],
+)
+def test_what_a_class_refuses_itself_is_named_by_its_path(
+    values: dict, path: str, message: str
+) -> None:
+    with pytest.raises(HandoffError, match=f"^{re.escape(message)}$"):
+        validate(Ranges, values, path)
+
+
+def test_the_outermost_class_has_no_place_unless_one_is_given() -> None:
+    with pytest.raises(HandoffError, match=r"^range: low is 2\.0"):
+        validate(Range, {"low": 2.0})
+    with pytest.raises(HandoffError, match=r"^configuration: 'demo': range: low is 2\.0"):
+        validate(Range, {"low": 2.0}, "demo")
+    with pytest.raises(HandoffError, match=r"^range: low is 2\.0"):
+        Range(low=2.0)

@@ -138,15 +138,22 @@ setInterval(checkSilence, 100);
 // How the person at this device takes the arm over.
 const TAKE = matchMedia("(pointer: coarse)").matches ? "Touch the stick" : "Hold a key";
 
+// What a policy does that does not simply act.
+const MODES = {
+  shadow: "The policy only thinks; nothing that it wants is carried out. ",
+  "dry-run": "The policy acts slowed down. ",
+  replay: "Recorded actions are repeated in place of the policy. ",
+};
+
 function showMode(name, why) {
   const person = page.state?.people?.[page.state.controller] ?? "";
   const mine = page.state && page.state.controller === page.you;
-  const still = page.about.still === true;
+  const still = page.about.still === true, mode = page.about.mode;
   const titles = {
-    policy: still ? "NOBODY" : "POLICY", person: mine ? "YOU" : person.toUpperCase() || "PERSON", hold: "HOLD", home: "HOME", limp: "LIMP", fault: "FAULT", stop: "STOP", away: "DISCONNECTED", ended: "ENDED",
+    policy: mode === "shadow" ? "SHADOW" : still ? "NOBODY" : mode === "replay" ? "REPLAY" : "POLICY", person: mine ? "YOU" : person.toUpperCase() || "PERSON", hold: "HOLD", home: "HOME", limp: "LIMP", fault: "FAULT", stop: "STOP", away: "DISCONNECTED", ended: "ENDED",
   };
   const hints = {
-    policy: !mine ? "" : `${TAKE} to ${still ? "move" : "take over"} the arm.`,
+    policy: `${MODES[mode] ?? ""}${!mine ? "" : `${TAKE} to ${still ? "move" : "take over"} the arm.`}`.trim(),
     person: !mine ? "" : still ? "Release it and the arm stands still." : "Release it to give the arm back.", away: why,
   };
   $("mode").textContent = titles[name];

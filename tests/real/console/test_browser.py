@@ -8,6 +8,7 @@ import threading
 import time
 
 import numpy as np
+import pytest
 from websockets.sync.client import connect
 
 from real.cameras.camera_process import frame as frame_of
@@ -311,6 +312,29 @@ def test_task_time_and_state_of_the_arm_are_on_the_page(browser, opened):
     assert tab.page.is_hidden("#grips")
     tab.page.keyboard.press("Enter")
     tab.shows("NOBODY")
+    tab.context.close()
+    line.close()
+
+
+@pytest.mark.parametrize(
+    ("mode", "still", "title", "words"),
+    [
+        ("shadow", True, "SHADOW", "The policy only thinks; nothing that it wants is carried out."),
+        ("dry-run", False, "POLICY", "The policy acts slowed down."),
+        ("replay", False, "REPLAY", "Recorded actions are repeated in place of the policy."),
+    ],
+)
+def test_the_page_says_where_the_policy_does_not_simply_act(
+    browser, opened, mode, still, title, words
+):
+    about = {"task": "reach", "rate_hz": 20.0, "still": still, "mode": mode}
+    line = ConsoleClient(opened.client_config(), opened.robot_token, about)
+    line.describe({"kind": "begin", "told": {"episode": 0}})
+    line.start()
+    tab = Tab(browser, opened.url).ready()
+    tab.page.keyboard.press("Enter")
+    tab.shows(title)
+    tab.until(f"document.getElementById('why').textContent.startsWith({words!r})")
     tab.context.close()
     line.close()
 

@@ -264,6 +264,17 @@ def test_the_page_says_what_is_to_be_done_and_what_the_policy_was_given() -> Non
     assert deploying._described(DeployTaskSession(host="172.16.0.2"), stated) == {}
 
 
+@pytest.mark.parametrize(
+    ("option", "mode"),
+    [({"shadow": True}, "shadow"), ({"speed": 0.1}, "dry-run"), ({}, None)],
+)
+def test_the_page_says_where_the_policy_does_not_simply_act(
+    option: dict[str, Any], mode: str | None
+) -> None:
+    session = DeployTaskSession(host="172.16.0.2", **option)
+    assert deploying._described(session, contract_for("reach", FIELDS)).get("mode") == mode
+
+
 class SwitchHost:
     """A simulated table whose task has a goal of its own, of one number."""
 
