@@ -35,7 +35,7 @@ export OMP_NUM_THREADS ?= 1
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: help demo server test nightly learn peers bench gpu-pusht-image lint format docs clean
+.PHONY: help demo server test nightly learn claims peers bench gpu-pusht-image lint format docs clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -79,6 +79,10 @@ nightly: $(CHECKS)
 learn: $(CHECKS)
 	$(BIN)/pytest -p tests.learning_report --outcomes docs/results/learning_checks.json \
 	  -m slow -s $(if $(ONLY),-k $(ONLY)) $(ARGS)
+
+## make claims        repeats claims of the results, the longest unrepeated first; MINUTES=110
+claims: $(READY)
+	@$(BIN)/handoff reproduce --within $(or $(MINUTES),110) $(ARGS)
 
 ## make peers         other projects' tools read what we write, and the other way round (new environments)
 peers: $(CHECKS)

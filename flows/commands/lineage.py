@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -11,6 +12,9 @@ from cyclopts.validators import Number
 from flows.commands import completers
 from flows.commands.parameters import NARROWEST, Debug, Flag, RunPath
 from robots.errors import HandoffError
+
+if TYPE_CHECKING:
+    from flows.claims.due import RepeatedSeed
 
 
 def explain(
@@ -64,7 +68,10 @@ def reproduce(
     run: Annotated[RunPath | None, Parameter(show_default=False)] = None,
     /,
     *,
-    claim: Annotated[str | None, Parameter(completer=completers.claims)] = None,
+    claim: Annotated[
+        tuple[str, ...], Parameter(completer=completers.claims, show_default=False)
+    ] = (),
+    within: Annotated[float | None, Parameter(validator=Number(gt=0.0))] = None,
     seed: Annotated[tuple[int, ...], Parameter(show_default=False)] = (),
     runs: str = "runs",
     out: Path | None = None,
@@ -77,10 +84,13 @@ def reproduce(
     Of a run, digests and metrics are compared; stages in which a person took part are kept. Of a
     claim, figures and bars, start by start where the episodes are recorded; what is in the cache
     of the folder of runs is used. The exit code is 1 if a stage differs, or a figure misses a bar
-    that it met in the record.
+    that it met in the record, or a claim failed.
 
     Args:
-        claim: Instead of a run: name of a claim ('handoff list claims'), or path of a YAML file.
+        claim: Instead of a run: name of a claim ('handoff list claims'), or path of a YAML file;
+            may be repeated.
+        within: Minutes. Instead of a run: repeats the claims, or those that --claim names, that
+            were not repeated for longest, one seed each, as many as fit.
         seed: Learning seed of the claim, may be repeated; default: all that it has.
         runs: Folder of runs for a claim.
         out: Folder of the repetition of a run; default: a new one in the folder of the run.
@@ -91,14 +101,23 @@ def reproduce(
         handoff reproduce demo
         handoff reproduce runs/demo --tolerance 0.05 --out runs/repeated
         handoff reproduce --claim reach_fast_td3 --seed 0
+        handoff reproduce --within 110
     """
-    if claim is not None:
+    if claim or within is not None:
         if run is not None or out is not None or anyway:
-            raise HandoffError("reproduce: --claim takes no run, no --out and no --anyway.")
-        _reproduce_claim(claim, seed, runs, debug=debug)
+            raise HandoffError(
+                "reproduce: --claim and --within take no run, no --out and no --anyway."
+            )
+        if within is not None:
+            if seed:
+                raise HandoffError("reproduce: --within chooses the seeds. Leave out --seed.")
+            _reproduce_due(within, claim, runs, debug=debug)
+            return
+        for name in claim:
+            _reproduce_claim(name, seed, runs, debug=debug)
         return
     if run is None:
-        raise HandoffError("reproduce: name a run, or a claim by --claim.")
+        raise HandoffError("reproduce: name a run, a claim by --claim, or a time by --within.")
     if seed:
         raise HandoffError("reproduce: --seed is for a claim; a run has the seeds of its record.")
     from flows.reports.reproduce import reproduce as repeat
@@ -111,9 +130,6 @@ def reproduce(
 
 
 def _reproduce_claim(name: str, seeds: tuple[int, ...], runs: str, *, debug: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from flows.claims.claim import claim_file, statement
     from flows.claims.comparison import HEADINGS, PAGE
     from flows.claims.outcomes import recorded_outcomes
@@ -125,20 +141,41 @@ def _reproduce_claim(name: str, seeds: tuple[int, ...], runs: str, *, debug: boo
             took = f"{entry.minutes:g} minutes on {entry.processor or 'an unknown processor'}"
             _print(f"recorded  seed {seed}: {took}, {entry.date}, commit {entry.commit or '—'}")
     result = repeat_claim(name, seeds, runs=runs, debug=debug)
-    grid = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in HEADINGS:
-        grid.add_column(heading)
-    for row in result.rows:
-        grid.add_row(*row)
-    console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, NARROWEST)
-    console.print(grid)
+    _print_table(HEADINGS, result.rows)
     _print(result.verdict)
     page = results_folder(runs, claim_file(name).stem) / PAGE
     _print(f"page      {page}")
     if result.lost:
         raise HandoffError(f"reproduce: claim {result.name}: {', '.join(result.lost)}; see {page}.")
+
+
+def _reproduce_due(minutes: float, names: tuple[str, ...], runs: str, *, debug: bool) -> None:
+    from flows.claims.due import HEADINGS, repeat_due
+
+    def report(seed: RepeatedSeed) -> None:
+        if seed.status != "postponed":
+            _print(f"{seed.claim}, seed {seed.seed}: {seed.minutes:.1f} min, {seed.result}")
+
+    done = repeat_due(minutes, names, runs=runs, report=report, debug=debug)
+    _print_table(HEADINGS, [seed.row for seed in done])
+    bad = [f"{seed.claim} (seed {seed.seed})" for seed in done if seed.status in ("lost", "failed")]
+    if bad:
+        raise HandoffError(f"reproduce: not reproduced: {', '.join(bad)}.")
+
+
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in headings:
+        grid.add_column(heading)
+    for row in rows:
+        grid.add_row(*row)
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, NARROWEST)
+    console.print(grid)
 
 
 def fetch(place: str, /, *, debug: Debug = False) -> None:

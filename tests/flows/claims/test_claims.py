@@ -193,8 +193,8 @@ def test_a_damaged_record_is_named(written: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "name a run, or a claim"),
-        ({"run": Path("demo"), "claim": "demo"}, "takes no run"),
+        ({}, "name a run, a claim by --claim"),
+        ({"run": Path("demo"), "claim": ("demo",)}, "take no run"),
         ({"run": Path("demo"), "seed": (0,)}, "--seed is for a claim"),
     ],
 )
@@ -208,9 +208,9 @@ def test_the_command_prints_the_table_and_ends_with_an_error(
 ) -> None:
     runs = str(written.parent / "runs")
     with pytest.raises(HandoffError, match=r"claim grows: before \(seed 1\); see .*claim\.html"):
-        reproduce(claim=str(written), runs=runs)
+        reproduce(claim=(str(written),), runs=runs)
     record(written)
-    reproduce(claim=str(written), runs=runs)
+    reproduce(claim=(str(written),), runs=runs)
     printed = capsys.readouterr().out
     assert "recorded  seed 0: 0 minutes on" in printed
     assert "reproduced: 6 of 7 bars met, 1 missed as in the record." in printed
