@@ -27,6 +27,7 @@ from flows.deployment.cameras.policy_cameras import (
 )
 from flows.deployment.config import DeploySession, DeployTaskSession, check_robot_of_session
 from flows.deployment.safety import check_law, check_session, is_real, longest_episode
+from flows.deployment.session_tables.instructions import with_instruction
 from flows.deployment.session_tables.open_table import BOARD_TASK, open_table
 from flows.deployment.session_tables.replayed_run import (
     RecordedSession,
@@ -189,6 +190,7 @@ def deploy(
     about: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = lambda text: None,
     make_run: Callable[..., SupervisedRun] = SupervisedRun,
+    instructable: bool = True,
 ) -> int:
     """Runs episodes until the person ends the session; returns how many the store holds.
 
@@ -208,6 +210,7 @@ def deploy(
             recording of an earlier session that is recovered.
         make_run: makes what plays the episodes, with the arguments of `SupervisedRun`; recorded
             actions in the policy's place have their own.
+        instructable: whether a policy that takes instructions takes them from the pages, too.
 
     Raises:
         HandoffError: a policy of another task or robot, no arm or tracker, a kept fault of the arm
@@ -228,6 +231,7 @@ def deploy(
         session = replace(session, loop=replace(session.loop, max_steps=recording.longest))
         make_run = partial(ReplayedRun, recording)
     check_policy(session, acting)
+    session = with_instruction(session, acting, policy.tokenizer)
     contract = slowed(acting, session.speed)
     # At a simulated arm a policy sees the simulated scene, unless cameras are given.
     drawn = not session.host and not session.cameras
@@ -242,7 +246,9 @@ def deploy(
     limits = replace(console.arbiter, hold_to_run=holds_to_run(session))
     console = replace(console, arbiter=limits)
     with ExitStack() as stack:
-        run, store = _open(stack, session, policy, contract, make_run, out, console, person, say)
+        run, store = _open(
+            stack, session, policy, contract, make_run, out, console, person, say, instructable
+        )
         known = {"session": new_session(), "mode": mode_of(session), "speed": session.speed}
         run.about = {**(about or {}), **run.about, **known}
         first = store.num_episodes
@@ -287,6 +293,7 @@ def _open(
     console: ConsoleConfig,
     person: str,
     say: Callable[[str], None],
+    instructable: bool,
 ) -> tuple[SupervisedRun, EpisodeStore]:
     """Holds the arm, and opens console, viewer, cameras, store and arm, until `stack` is closed;
     `make_run` takes the arguments of `SupervisedRun`."""
@@ -314,7 +321,9 @@ def _open(
         observed = SessionPictures(pictures, calibrations, lambda seed: pictures.begin(), newest)
         fields = pictures.fields()
         table = stack.enter_context(open_table(session, contract))
-    supervisor = stack.enter_context(closing(_supervisor(session, contract, table, person)))
+    supervisor = stack.enter_context(
+        closing(_supervisor(session, contract, table, person, instructable))
+    )
     hints = _hints(session, policy, contract, supervisor)
     if hints is not None:
         stack.enter_context(closing(hints))
@@ -348,7 +357,11 @@ def _hints(
 
 
 def _supervisor(
-    session: DeploySession | DeployTaskSession, contract: Contract, table: SessionTable, person: str
+    session: DeploySession | DeployTaskSession,
+    contract: Contract,
+    table: SessionTable,
+    person: str,
+    instructable: bool,
 ) -> ArmSupervisor:
     """The person at the console, who supervises the table's arm."""
     drawn = table.scene() is not None
@@ -362,7 +375,10 @@ def _supervisor(
         person,
         (lambda: table.scene() or b"") if drawn else None,
         table.width_max,
-        shown=_described(session, contract),
+        shown={
+            **_described(session, contract),
+            "instructable": instructable and contract.instruction,
+        },
         drawn=drawn,
         still=session.shadow,
     )

@@ -35,7 +35,7 @@ class ArmSupervisor:
             login.
         scene: returns the packed scene, for those who draw it; None sends none.
         width_max: largest opening of the gripper [m]; None if actions have no entry for one.
-        shown: further entries of what the console shows, such as `brief`, what is to be done, and
+        shown: further entries of what the console is told, such as `brief`, what is to be done, and
             `instruction`, what a policy of language is given.
         drawn: whether `flows.session.viewer.scene_viewer` draws the scene.
         still: whether nobody but the person moves the arm, as in demonstrations.
@@ -76,8 +76,17 @@ class ArmSupervisor:
         self._scene = scene
         self.person = person_name(HilOperator(kind="console", person=person))
         """Name that is recorded where nobody at the console had the arm."""
+        self.episode: dict[str, str] = {}
+        """What the console shows of every episode from the next one on, such as `instruction`."""
         self.operator = ConsoleOperator(
-            spec, config.takeover, client, self.person, rate_hz, scene, width_max=width_max
+            spec,
+            config.takeover,
+            client,
+            self.person,
+            rate_hz,
+            scene,
+            about_episode=lambda: self.episode,
+            width_max=width_max,
         )
         self.supervision = Supervision(self.operator, config, motion, self.operator.report_step)
 

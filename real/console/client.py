@@ -8,6 +8,7 @@ console has sent a hold of its own, which a person must end, even if newer comma
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 import time
 from collections import deque
@@ -62,7 +63,8 @@ class ConsoleClient:
         check_token(token)
         self._config = config
         self._token = token
-        self._about = dict(about)
+        # So that the console knows one that comes back from another one.
+        self._about = {**about, "client": secrets.token_hex(8)}
         self._closing = threading.Event()
         self._queued = threading.Condition()
         self._messages: deque[bytes] = deque(maxlen=WAITING_MESSAGES)

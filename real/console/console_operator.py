@@ -13,6 +13,7 @@ from real.console.control.commands import (
     STANDSTILL,
     STILL,
     ControlCommand,
+    Instruction,
     Mode,
     Recovery,
 )
@@ -113,6 +114,8 @@ class ConsoleOperator:
         """Time at which the newest action was returned, since the epoch [s]."""
         self._last_label = Label.NONE
         self._faults = 0
+        self._instruction = 0
+        """Number of the last instruction that was taken."""
         self._hint = ""
         self._progress = 0.0
         """Share of the drive home that the pages show."""
@@ -123,7 +126,7 @@ class ConsoleOperator:
         self._episode += 1
         self._steps = 0
         self._corrected_steps = 0
-        about = {"episode": self._episode, **self._about_episode()}
+        about = {"episode": self._episode, "heard": self._instruction, **self._about_episode()}
         # With the scene, so that its pictures are there before anybody resumes.
         self._client.describe(
             {"kind": "begin", "told": about}, None if self._scene is None else self._scene()
@@ -153,6 +156,8 @@ class ConsoleOperator:
         if connection != self._connection:
             self._connection = connection
             self._label_number = 0
+            # Taking the last instruction a second time changes nothing.
+            self._instruction = 0
         label = Label.NONE
         if command.label_number != self._label_number:
             self._label_number = command.label_number
@@ -225,6 +230,14 @@ class ConsoleOperator:
         """Returns the index of the person's answer; None as long as there is none."""
         answer = self._client.command().answer
         return answer.choice if answer.question == question.number else None
+
+    def instruction(self) -> Instruction | None:
+        """Returns what a person has told the policy since the last call; None without."""
+        given = self._client.command().instruction
+        if given.number in (0, self._instruction):
+            return None
+        self._instruction = given.number
+        return given
 
     def show_still(self, frame: bytes) -> None:
         """Shows a picture that does not age beside those of the cameras, until another one of its

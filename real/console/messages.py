@@ -1,9 +1,9 @@
 """Reads and writes the messages between pages, server and the robot's process, and checks each.
 
-A page sends JSON: `hello`, `inputs`, `press`, `claim`, `give`, `recover`, `answer`, `bind`,
-`restore`. The robot's process and its cameras send msgpack maps (`robots.wire.policy`), never
-pickle: `hello`, `begin`, `step`, `hint`, `end`, `reset`, `still`, `progress`, `facts`, `hold`,
-`fault`, `finish`, `scene`, `frame`, and receive `command` and `scene`.
+A page sends JSON: `hello`, `inputs`, `press`, `claim`, `give`, `recover`, `answer`, `instruct`,
+`bind`, `restore`. The robot's process and its cameras send msgpack maps (`robots.wire.policy`),
+never pickle: `hello`, `begin`, `step`, `hint`, `end`, `reset`, `still`, `progress`, `facts`,
+`hold`, `fault`, `finish`, `scene`, `frame`, and receive `command` and `scene`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 
 from real.console.control.bindings import ACTIONS, MOST_AXES, MOST_BUTTONS, MOST_KEYS, Inputs
-from real.console.control.commands import RESET_MODES, ControlCommand, Mode, Recovery, ResetAnswer
+from real.console.control.commands import (
+    RESET_MODES,
+    ControlCommand,
+    Instruction,
+    Mode,
+    Recovery,
+    ResetAnswer,
+)
 from real.console.control.reset_offer import ResetQuestion
 from real.teleop.spacemouse import SpaceMouseReport
 from real.teleop.takeover import HandInput
@@ -35,7 +42,20 @@ OLDEST = 3600.0
 """Age of a SpaceMouse's newest report above which ages are no longer told apart [s]."""
 MOST_CHOICES = 12
 """Largest number of answers to a question."""
-_KINDS = ("hello", "inputs", "press", "claim", "give", "recover", "answer", "bind", "restore")
+LONGEST_INSTRUCTION = 200
+"""Largest number of characters in an instruction."""
+_KINDS = (
+    "hello",
+    "inputs",
+    "press",
+    "claim",
+    "give",
+    "recover",
+    "answer",
+    "instruct",
+    "bind",
+    "restore",
+)
 
 
 def read_message(text: str) -> dict[str, Any]:
@@ -211,6 +231,7 @@ def command_message(command: ControlCommand) -> dict[str, Any]:
         "episode": command.episode,
         "recovery": list(command.recovery),
         "answer": list(command.answer),
+        "instruction": list(command.instruction),
     }
 
 
@@ -223,6 +244,7 @@ def read_command(message: Mapping[str, Any]) -> ControlCommand:
     try:
         fault, who, cause = message["recovery"]
         question, choice = message["answer"]
+        statement, text, teller = message["instruction"]
         twist = np.array(message["twist"], dtype=np.float64)
         command = ControlCommand(
             mode=Mode(message["mode"]),
@@ -234,6 +256,7 @@ def read_command(message: Mapping[str, Any]) -> ControlCommand:
             episode=int(message["episode"]),
             recovery=Recovery(int(fault), str(who), str(cause)),
             answer=ResetAnswer(int(question), int(choice)),
+            instruction=Instruction(int(statement), str(text), str(teller)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise HandoffError(

@@ -31,6 +31,7 @@ from real.console.control.commands import STILL
 from real.console.control.people import FloodedError
 from real.console.control.picture_watch import PictureWatch
 from real.console.messages import (
+    LONGEST_INSTRUCTION,
     LONGEST_REASON,
     command_message,
     read_choice,
@@ -318,6 +319,8 @@ class ConsoleServer:
                 arbiter.recover(number, read_text(message, "cause", LONGEST_REASON))
             case "answer":
                 arbiter.answer(number, read_choice(message))
+            case "instruct":
+                arbiter.instruct(number, read_text(message, "text", LONGEST_INSTRUCTION))
             case "bind" | "restore":
                 self._bind(page, message)
             case _:
@@ -378,7 +381,13 @@ class ConsoleServer:
         for page in self._pages.values():
             page.stale = True
         self.arbiter.without = without
-        self.arbiter.robot_connected(True, str(about.get("task", "")), refusals)
+        self.arbiter.robot_connected(
+            True,
+            str(about.get("task", "")),
+            refusals,
+            client=str(about.get("client", "")),
+            instructable=about.get("instructable") is True,
+        )
         await self._send_hold(socket)
         try:
             while True:
@@ -406,7 +415,7 @@ class ConsoleServer:
         match message["kind"]:
             case "begin":
                 telemetry.begin_episode(message["told"])
-                arbiter.begin_episode(telemetry.episode)
+                arbiter.begin_episode(telemetry.episode, int(message["told"].get("heard", 0)))
             case "step":
                 telemetry.step(message["told"])
             case "hint":

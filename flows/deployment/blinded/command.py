@@ -103,6 +103,8 @@ def compare(
         episodes=episodes,
         say=say,
         make_run=make_run,
+        # Both episodes of a pair are told the same.
+        instructable=False,
     )
     return reveal(out)
 

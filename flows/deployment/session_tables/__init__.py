@@ -8,6 +8,7 @@ episode is over.
 - `open_table`: opens the table of a policy.
 - `reset_phase`: home, hand guiding and the person's start between two episodes.
 - `supervised_run`: a policy at a table with a person beside it, one episode after another.
+- `instructions`: what the policy is told, at the begin and by the person at the console.
 - `tracked_objects`: what trackers and constants must provide, and `--tracker`.
 - `replayed_run`: recorded actions in the policy's place, compared with the recorded motion.
 """

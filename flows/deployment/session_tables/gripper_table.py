@@ -100,7 +100,7 @@ class GripperTable(SessionTable):
 
         contract, loop = self._contract, self._session.loop
         extra = {**self._scene_fields(), **pictures}
-        if contract.instruction and (self._sentence or INSTRUCTION in self._host.objects()):
+        if contract.instruction:
             extra[INSTRUCTION] = SENTENCE
         return deploy_schema(
             contract,
@@ -111,6 +111,17 @@ class GripperTable(SessionTable):
             supervised=True,
             coordinates=num_coordinates(contract, self._robot),
         )
+
+    def instruct(self, sentence: str) -> None:
+        """See `SessionTable`.
+
+        Raises:
+            HandoffError: the policy takes no instruction, or the sentence has too many bytes.
+        """
+        if not self._contract.instruction:
+            super().instruct(sentence)
+        encode([sentence], SENTENCE.shape[0])
+        self._sentence = sentence
 
     def place(self, seed: int) -> None:
         """See `SessionTable`."""

@@ -124,6 +124,14 @@ class SessionTable(ABC):
     def schema(self, pictures: Mapping[str, FieldSpec]) -> EpisodeSchema:
         """Returns the streams and fields of the recorded episodes, with those of the pictures."""
 
+    def instruct(self, sentence: str) -> None:
+        """Tells the policy what to do, from the next episode on.
+
+        Raises:
+            HandoffError: the policies of this table take no instruction.
+        """
+        raise HandoffError(f"deploy: '{sentence}' is told to a policy that takes no instruction.")
+
     @abstractmethod
     def place(self, seed: int) -> None:
         """Places the objects for the start with that seed, before the arm is connected; at a real

@@ -18,6 +18,7 @@ from flows.deployment.deployed_episode import (
     episode_outcome,
 )
 from flows.deployment.safety import is_real
+from flows.deployment.session_tables.instructions import tell
 from flows.deployment.session_tables.reset_phase import ResetPhase
 from flows.deployment.session_tables.session_table import SessionPictures, SessionTable
 from flows.reports.dataset_text import counted
@@ -70,6 +71,7 @@ class SupervisedRun:
         self._session = session
         self._hints = hints
         self._policy: Policy | MultimodalPolicy = policy if hints is None else hints.policy
+        self._tokenizer = policy.tokenizer
         self._contract = contract
         self._table = table
         self._observed = observed
@@ -96,7 +98,11 @@ class SupervisedRun:
         self._place(seed)
         self.supervisor.show()
         try:
-            if not self.await_start() or not self._confirmed(say):
+            if not (
+                self.await_start()
+                and tell(self._tokenizer, table, self.supervisor, say)
+                and self._confirmed(say)
+            ):
                 return False
             episode = self.run(seed)
         except HandoffError as fault:

@@ -5,6 +5,7 @@
 - `people`: the people at the console, who of them is in control, inputs and message rates.
 - `labels`: the running episode and its label.
 - `reset_offer`: what is offered between two episodes.
+- `instructions`: what a person tells a policy that takes instructions.
 - `picture_watch`: whether the pages have recent pictures of every camera.
 - `commands`: the command that the console sends to the robot's process.
 - `page_spacemouse`: a SpaceMouse that a page reads.

@@ -30,6 +30,7 @@ from real.console.control.bindings import (
     RefusedBindingError,
 )
 from real.console.control.commands import RESET_MODES, STILL, ControlCommand, Mode
+from real.console.control.instructions import InstructionOffer
 from real.console.control.labels import EpisodeLabel, PendingLabel
 from real.console.control.people import FloodedError, People, Person, RefusalCount
 from real.console.control.reset_offer import ResetOffer, ResetQuestion
@@ -88,6 +89,8 @@ class ControlArbiter:
         """Source of the arm's motion."""
         self.reset = ResetOffer()
         """What the session offers between two episodes."""
+        self.instructions = InstructionOffer()
+        """What a person tells the policy."""
         self._refusals = RefusalCount()
         self.people = People()
         """The people at the console, and who of them is in control."""
@@ -279,7 +282,13 @@ class ControlArbiter:
         self._rebind(number, {"action": "all", "input": "defaults"}, self.bindings.restored)
 
     def robot_connected(
-        self, connected: bool, about: str, refusals: Mapping[str, str] | None = None
+        self,
+        connected: bool,
+        about: str,
+        refusals: Mapping[str, str] | None = None,
+        *,
+        client: str = "",
+        instructable: bool = False,
     ) -> None:
         """The robot's process connected or disconnected.
 
@@ -287,21 +296,31 @@ class ControlArbiter:
             connected: whether it connected.
             about: name of its task.
             refusals: why it offers no `home` or `limp`, see `ResetOffer.refusals`.
+            client: names the process, so that one that comes back is known; empty if it
+                disconnected.
+            instructable: whether its policy takes instructions from the pages.
         """
         self._log("robot", "connected" if connected else "lost", {"about": about})
         self.robot = connected
         self._label.reset()
         self.reset.connect(refusals)
+        self.instructions.connect(client, offered=instructable)
         if connected or self.mode is Mode.FAULT:
             self.motion.reopen()
         self.hold(self._ready() if connected else "The robot disconnected.")
 
-    def begin_episode(self, episode: int) -> None:
+    def begin_episode(self, episode: int, heard: int = 0) -> None:
         """An episode of this number began; its label may be given. After a fault the arm has been
-        recovered by then."""
+        recovered by then.
+
+        Args:
+            episode: number of the episode.
+            heard: number of the last instruction that the session has taken.
+        """
         self.motion.recovered(self._recovered())
         self._label.begin(episode)
         self.reset.begin_episode()
+        self.instructions.begin_episode(heard)
 
     def await_start(self, words: str, *, wait: bool, question: ResetQuestion | None = None) -> None:
         """The session waits for the person before the next episode: they may drive the arm home or
@@ -373,6 +392,20 @@ class ControlArbiter:
             details = {"question": question.text, "answer": question.choices[choice]}
             self._log(person.name, "answered", details)
 
+    def instruct(self, number: int, text: str) -> None:
+        """A page tells the policy what to do from the next episode on; only the page in control
+        can.
+
+        Args:
+            number: number of the page.
+            text: the instruction.
+        """
+        person = self.people[number]
+        if number != self.people.controller:
+            self._log(person.name, "not in control", {"asked for": "instruct"})
+        elif self.instructions.state(text, person.name):
+            self._log(person.name, "instructed", {"instruction": text})
+
     def finish(self, why: str) -> None:
         """The session is over; if a person ended it, they stay the cause that the pages show."""
         self.motion.stop("console", "finished", why)
@@ -420,6 +453,7 @@ class ControlArbiter:
             self._label.episode,
             self.motion.recovery,
             self.reset.answer,
+            self.instructions.given,
         )
 
     def page_state(self) -> dict[str, Any]:
@@ -450,6 +484,7 @@ class ControlArbiter:
             "hold_to_run": self.config.hold_to_run,
             "asks_cause": self.motion.asks_cause,
             "reset": self.reset.shown(),
+            "instruction": self.instructions.shown(),
         }
 
     def _ready(self) -> str:

@@ -58,6 +58,17 @@ class ResetAnswer(NamedTuple):
     """Index of the answer among the choices; -1 before the first answer."""
 
 
+class Instruction(NamedTuple):
+    """What a person tells the policy, from the next episode on."""
+
+    number: int = 0
+    """Number of the instruction, counted from 1; 0 before the first."""
+    text: str = ""
+    """The instruction, as a sentence."""
+    person: str = ""
+    """Name of the person."""
+
+
 class ControlCommand(NamedTuple):
     """A command from the console to the robot's process."""
 
@@ -79,3 +90,5 @@ class ControlCommand(NamedTuple):
     """The last recovery from a fault."""
     answer: ResetAnswer = ResetAnswer()
     """The last answer to a question between two episodes."""
+    instruction: Instruction = Instruction()
+    """The last instruction."""

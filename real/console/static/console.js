@@ -6,6 +6,7 @@ import { spoken } from "./keys.js";
 import { $, page, send } from "./page.js";
 import { drawLatency, drawStrip, drawTrend } from "./pictures.js";
 import { reconnect } from "./spacemouse.js";
+import { showInstruction } from "./telling.js";
 
 const CANVAS_PERIOD = 100;   // ms between two drawings of a canvas
 const OLD_IMAGE = 1000;      // ms after which a camera image counts as old
@@ -350,7 +351,7 @@ function showEpisode() {
   $("episode").hidden = !about.task;
   if (!about.task) return;
   write("brief", about.brief || about.task);
-  write("instruction", about.instruction ? `“${about.instruction}”` : "");
+  showInstruction(about, state);
   const seconds = (page.first + page.steps.length) / rate, limit = about.seconds;
   const number = about.episode === undefined ? "" : `Episode ${about.episode + 1} · `;
   write("time", number + (limit ? `${seconds.toFixed(1)} of ${limit.toFixed(0)} s` : `${seconds.toFixed(1)} s`));

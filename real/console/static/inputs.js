@@ -79,7 +79,7 @@ addEventListener("keyup", (event) => {
 
 // Escape was sent to the server already; on the page it cancels a question, closes the dialog or leaves the control.
 function escape(event) {
-  if (($("cause").open || ($("devices").open && !asking())) && !event.repeat) return;
+  if (($("cause").open || $("telling").open || ($("devices").open && !asking())) && !event.repeat) return;
   take(event);
   if (asking()) cancel(); else leaveControl();
 }

@@ -40,6 +40,9 @@ def test_tab_comes_to_every_control_in_every_mode(
         assert focus_faults(tab.page) == [], "label"
         tab.page.keyboard.press("KeyZ")
         tab.until("handoff.state.pending === null")
+        tab.page.evaluate("document.getElementById('tell').click()")
+        assert focus_faults(tab.page) == [], "telling"
+        tab.page.keyboard.press("Escape")
         tab.page.evaluate("document.getElementById('open-devices').click()")
         assert focus_faults(tab.page) == [], "devices"
         tab.page.keyboard.press("Escape")

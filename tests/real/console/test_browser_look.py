@@ -29,6 +29,7 @@ ABOUT = {
     "brief": "Bring the red cube to the green ball and hold it there.",
     "stage": "console",
     "rate_hz": 20.0,
+    "instructable": True,
     "joint_limits": [[-2.0] * 7, [2.0] * 7],
 }
 STEP = {"reward": 0.5, "probability": 0.9, "hand": 0.04, "q": [0.0] * 3 + [1.9] + [0.0] * 3}
@@ -120,8 +121,14 @@ def modes(tab: Tab, line: ConsoleClient) -> None:
 
 
 def dialogs(tab: Tab, line: ConsoleClient) -> None:
-    """Devices and keys with a SpaceMouse's words, a binding that waits and one that is asked for; a
-    fault and the question for its cause."""
+    """Devices and keys with a SpaceMouse's words, a binding that waits and one that is asked for; an
+    instruction for the policy; a fault and the question for its cause."""
+    tab.page.wait_for_selector("#tell:not([hidden])")
+    tab.page.evaluate("document.getElementById('tell').click()")
+    clean(tab, "telling")
+    tab.page.fill("#telling-text", "the blue one")
+    tab.page.keyboard.press("Enter")
+    shows(tab, "document.getElementById('instruction-next').textContent !== ''", "told")
     tab.page.evaluate("document.getElementById('open-devices').click()")
     clean(tab, "devices")
     tab.page.locator("#bindings button").first.click()
