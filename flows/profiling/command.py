@@ -71,15 +71,18 @@ def profile_command(
     """Runs `handoff profile`; see `profile`. `as_json` prints one JSON object."""
     from rich.console import Console
 
-    console = Console()
-    with console.status("measuring") as status:
-        result = profile(
-            name,
-            overrides,
-            seconds,
-            lambda done, total, note="": status.update(f"{note}, {done} of about {total} s"),
-            check,
-        )
+    console, said = Console(), Console(stderr=True)
+    measured: list[str] = []
+    with said.status("measuring") as status:
+
+        def show(done: int, total: int, note: str = "") -> None:
+            status.update(f"{note}, {done} of about {total} s")
+            # Where nothing turns and is replaced, every measurement is a line.
+            if not said.is_terminal and [note] != measured[-1:]:
+                measured.append(note)
+                said.print(f"{note}, {done} of about {total} s")
+
+        result = profile(name, overrides, seconds, show, check)
     if as_json:
         console.print_json(json.dumps(result))
         return

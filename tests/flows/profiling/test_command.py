@@ -52,9 +52,11 @@ def test_the_command_prints_the_same_as_a_table_and_as_json(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     profile_command("reach_ppo", SMALL, 0.0)
-    shown = capsys.readouterr().out
-    assert "rollout [s]" in shown
-    assert "recommended" in shown
+    printed = capsys.readouterr()
+    assert "rollout [s]" in printed.out
+    assert "recommended" in printed.out
+    # Without a terminal, which shows the running measurement in one line, each has its own.
+    assert "environments, 0 of about 1 s" in printed.err
     profile_command("reach_ppo", SMALL, 0.0, as_json=True)
     assert set(json.loads(capsys.readouterr().out)) == {"seconds", "rates", "recommended"}
 
