@@ -4,6 +4,7 @@
 - `actor_process`: actor process: environment, operator and newest policy.
 - `learner_process`: learner process: replay buffers and updates.
 - `pictures`: checks the pictures of a session, and provides the trunk that encodes them.
+- `success_reward`: reward of the success classifier, and which version of it judged.
 - `guide`: a saved policy that guides episodes (JSRL).
 - `hints`: hints to the person when the policy is likely to fail, and how useful they were.
 - `processes`: starts, monitors, restarts and ends both processes.

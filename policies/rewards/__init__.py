@@ -4,7 +4,9 @@
 - `relabel`: copies of stores with other rewards.
 - `labels`: reward and success of recorded episodes.
 - `image_text_model`: image-text models in a local folder.
-- `success_classifier`: the classifier.
+- `success_classifier`: the classifier's network.
+- `success_ensemble`: several classifiers with one pessimistic score.
+- `success_files`: files and ONNX export of a classifier.
 - `train_success_classifier`: its training and calibration.
 - `vision_language`: rewards from images and text.
 """

@@ -65,6 +65,9 @@ class TrainSuccessConfig:
 
     classifier: ClassifierConfig = field(default_factory=ClassifierConfig)
     """Observation, label and sizes of the classifier."""
+    members: Count = 1
+    """Number of classifiers, each with weights and minibatches of its own, whose least probability
+    is the score: a step counts as success only where all agree. 1 is a single classifier."""
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(steps=1000, learning_rate=1e-3)
     )
@@ -103,6 +106,8 @@ class SuccessCard:
     """Configuration with which the classifier was trained."""
     foreign_encoders: tuple[str, ...] = ()
     """Images with an external encoder, which must be passed again to load the classifier."""
+    members: Count = 1
+    """Number of classifiers whose least probability is the score."""
     detector: DetectorConfig
     """Threshold and persistence with which probabilities become a success."""
     report: dict[str, Finite]

@@ -12,8 +12,12 @@ training nor the choice.
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from policies.rewards.success_classifier import SuccessClassifier
+    from policies.rewards.success_ensemble import SuccessModel
     from policies.training.loop import Objective
 
 
@@ -194,14 +199,15 @@ def train_success(
         HandoffError: too few episodes, one class missing, no threshold is precise enough, a loss
             that is not finite, or a full disk.
     """
-    from policies.rewards.success_classifier import probabilities, save_classifier
+    from policies.rewards.success_classifier import probabilities
+    from policies.rewards.success_files import save_classifier
     from policies.training.loop import STATE, torch_threads
 
     # Train. A frozen trunk encodes every image once.
     data_digest = steps.digest()
     steps = with_maps(steps, config.classifier, config.training.threads, encoders)
     split = split_steps(steps, config)
-    classifier = fit_classifier(config, steps.rows(split.train), out, progress, encoders)
+    classifier = fit_members(config, steps.rows(split.train), out, progress, encoders)
     # Successes of demonstrations may be used to choose the threshold; their failures are too easy.
     demonstrated_success = steps.success & (config.success_share is not None)
     threshold_steps, evaluation_steps = (
@@ -231,13 +237,44 @@ def train_success(
         observation=steps.observation,
         model=config.classifier,
         foreign_encoders=tuple(sorted(encoders or ())),
+        members=config.members,
         detector=detector,
         report=metrics(report),
         training_data=data_digest,
     )
     save_classifier(out, card, classifier)
     (out / STATE).unlink()
+    for number in range(1, config.members):
+        shutil.rmtree(_member_folder(out, number))
     return card.report
+
+
+def fit_members(
+    config: TrainSuccessConfig,
+    steps: LabelledSteps,
+    out: Path,
+    progress: Progress,
+    encoders: Mapping[str, nn.Module] | None = None,
+) -> SuccessModel:
+    """Trains `config.members` classifiers, one after the other; the arguments are those of
+    `train_success`. The first is the one of a single member, with its files in `out`; the others
+    have a folder each.
+
+    Returns:
+        The classifier, or the ensemble, in evaluation mode.
+    """
+    from policies.rewards.success_ensemble import pessimistic
+
+    given = [encoders, *(copy.deepcopy(encoders) for _ in range(1, config.members))]
+    members: list[SuccessClassifier] = []
+    for number, own in enumerate(given):
+        training = replace(config.training, seed=_member_seed(config.training.seed, number))
+        counted = partial(_member_progress, progress, number, config.members)
+        folder = _member_folder(out, number)
+        folder.mkdir(exist_ok=True)
+        one = replace(config, members=1, training=training)
+        members.append(fit_classifier(one, steps, folder, counted, own))
+    return pessimistic(members)
 
 
 def fit_classifier(
@@ -289,6 +326,24 @@ def fit_classifier(
         trained = train(training, classifier.train(), objective, identity, out, progress)
         classifier.load_state_dict(trained.average)
     return classifier.eval()
+
+
+def _member_seed(seed: int, number: int) -> int:
+    """Seed of a member; the first has that of the options."""
+    if number == 0:
+        return seed
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0] & 0x7FFFFFFF)
+
+
+def _member_folder(out: Path, number: int) -> Path:
+    return out if number == 0 else out / f"member_{number}"
+
+
+def _member_progress(
+    progress: Progress, number: int, members: int, done: int, total: int, note: str = ""
+) -> None:
+    """Counts the updates of all members."""
+    progress(number * total + done, members * total, note)
 
 
 def with_maps(

@@ -54,7 +54,7 @@ def run(
     Raises:
         HandoffError: too few successes, no threshold is precise enough, or the person stopped.
     """
-    from policies.rewards.success_classifier import classifier_to_onnx, load_classifier
+    from policies.rewards.success_files import classifier_to_onnx, load_classifier
     from policies.rewards.train_success_classifier import (
         join_steps,
         read_labelled_steps,

@@ -16,17 +16,14 @@ from policies.networks.config import TrunkConfig
 from policies.networks.images.efficientnet_lite import pretrained_trunk
 from policies.rewards.config import ClassifierConfig, TrainSuccessConfig
 from policies.rewards.success_classifier import (
-    CARD,
-    WEIGHTS,
     SuccessClassifier,
     TrunkImageEncoder,
-    classifier_to_onnx,
     digest_weights,
-    load_classifier,
     probabilities,
     shifted_images,
     to_tensors,
 )
+from policies.rewards.success_files import CARD, WEIGHTS, classifier_to_onnx, load_classifier
 from policies.rewards.train_success_classifier import (
     LabelledSteps,
     classification_loss,
