@@ -17,6 +17,7 @@ from flows.correction.guide import GuidePolicy, recorded_schedule
 from flows.correction.hints import session_hints
 from flows.correction.pictures import session_trunk
 from flows.correction.success_reward import detected_reward, judged_by
+from flows.correction.versions import newer_success
 from flows.deployment.arm_environment.engine import TwinEngine
 from flows.deployment.arm_environment.environment import open_session_env
 from flows.session.environment import (
@@ -94,7 +95,10 @@ def act(
         )
         stack.enter_context(closing(operator))
         # Episode store, journal and connection to the learner.
-        rewards = EnvReward(sparse=True) if classifier is None else detected_reward(classifier)
+        newer = (lambda number: None) if config.refresh is None else newer_success(folder)
+        rewards = (
+            EnvReward(sparse=True) if classifier is None else detected_reward(classifier, newer)
+        )
         hints = session_hints(config.hints, env.rate_hz, rewards, operator.show_hint)
         schema = session_schema(config.env, env, None if hints is None else hints.fields)
         store = stack.enter_context(open_corrections(folder / "store.zarr", schema))
@@ -118,7 +122,7 @@ def act(
             config.steps,
             fault=lambda: engine.fault if isinstance(engine, TwinEngine) else None,
             hints=None if hints is None else hints.monitor,
-            judge=lambda: judged_by(rewards),
+            judge=lambda episode: judged_by(rewards, episode),
         )
         actions = learner_actions(config.algorithm, env.action_spec, engine.task.robot)
 
@@ -280,7 +284,7 @@ class _Recorder:
         *,
         fault: Callable[[], str | None] = lambda: None,
         hints: HintMonitor | None = None,
-        judge: Callable[[], Mapping[str, Any]] = lambda: {},
+        judge: Callable[[int], Mapping[str, Any]] = lambda episode: {},
     ) -> None:
         self._hints = hints
         self._judge = judge
@@ -302,7 +306,7 @@ class _Recorder:
         self._corrected |= bool(step.intervention.intervening[0])
         dropped = step.label in (Label.REDO, Label.DISCARD)
         about: dict[str, Any] = {"seed": self._operator.seeds[0], "true_success": self._solved}
-        about |= self._judge()
+        about |= self._judge(int(step.episode[0]))
         digest = self._digest(int(step.steps.policy_version[-1])) if step.steps.rows else None
         if digest is not None:
             about["policy_digest"] = digest

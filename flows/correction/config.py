@@ -9,6 +9,7 @@ from pydantic import Field
 
 from flows.session.config import HilEnvConfig, HilOperator
 from policies.networks.config import TrunkConfig
+from policies.rewards.config import RefreshConfig
 from policies.rl.hil.config import (
     HilAlgorithm,
     HilSerlConfig,
@@ -54,6 +55,9 @@ class CorrectConfig:
     """Port, updates per step and saving of the learner's process."""
     actor: ActorConfig = field(default_factory=ActorConfig)
     """Exploration and limits of the actor's process."""
+    refresh: RefreshConfig | None = None
+    """Further training of the success classifier on the states that the policy visits; None keeps
+    the classifier as it is."""
     hints: CorrectionHints = field(default_factory=CorrectionHints)
     """Hints to the person when the policy is likely to fail; without a source there are none."""
     seed: Seed = 0

@@ -11,6 +11,7 @@ from flows.correction.actor_process import STATUS_SECONDS, learner_actions
 from flows.correction.config import CorrectConfig
 from flows.correction.hints import published
 from flows.correction.pictures import session_trunk
+from flows.correction.versions import newer_judgement
 from real.hil.interfaces import observation_vector
 from robots.episodes.corrections import FINAL, STREAM
 from robots.episodes.store import EpisodeStore
@@ -20,7 +21,7 @@ from robots.spec import ActionSpec
 
 if TYPE_CHECKING:
     from policies.rl.hil.algorithms import LearnerSetup
-    from policies.rl.hil.learner import Counters
+    from policies.rl.hil.learner import Counters, RewardRelabeling
     from policies.rl.off_policy.config import OnlineConfig
 
 
@@ -92,7 +93,7 @@ def learn(
         token,
         seed=config.seed,
         publish=published(config, setup.publish),
-        relabel=setup.relabel,
+        relabel=_relabelling(config, setup, folder),
         stop=reports.stop,
         pause=reports.pause,
         ready=lambda port: parent.send(("ready", port)),
@@ -144,6 +145,17 @@ def _set_up(
         seed=config.seed,
     )
     return set_up_learner(config.algorithm, data)
+
+
+def _relabelling(
+    config: CorrectConfig, setup: LearnerSetup, folder: Path
+) -> RewardRelabeling | None:
+    """What replaces rewards: with a classifier that is refreshed, its newest judgement."""
+    from policies.rl.hil.judged_success import JudgedSuccess
+
+    if config.refresh is None:
+        return setup.relabel
+    return JudgedSuccess(newer_judgement(folder))
 
 
 def _ended_early(config: CorrectConfig, steps: int) -> HandoffError:

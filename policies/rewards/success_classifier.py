@@ -182,7 +182,7 @@ class SuccessClassifier(nn.Module):
                 nn.Linear(width, hidden),
                 nn.Dropout(config.dropout),
                 nn.LayerNorm(hidden),
-                nn.ReLU(),
+                nn.ReLU() if config.activation == "relu" else nn.LeakyReLU(),
             ]
             width = hidden
         self.head = nn.Sequential(*layers, nn.Linear(width, 1))

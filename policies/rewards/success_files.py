@@ -38,6 +38,8 @@ def save_classifier(path: Path, card: SuccessCard, classifier: SuccessModel) -> 
     named = classifier.own_state() if whole else classifier.state_dict()
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
     plain = without_single_member(to_plain(card))
+    if card.model.activation == "relu":
+        del plain["model"]["activation"]
     with explain_write_errors(path, "the success classifier was not saved"):
         write_atomically(path / WEIGHTS, save(state))
         write_atomically(path / CARD, json.dumps(plain, indent=2).encode())

@@ -16,6 +16,7 @@ import torch
 from policies.networks.config import TrunkConfig
 from policies.networks.images.efficientnet_lite import EfficientNetLite0
 from policies.rewards.config import ClassifierConfig, SuccessCard, TrainSuccessConfig
+from policies.rewards.labelled_steps import LabelledSteps, split_steps
 from policies.rewards.success_classifier import SuccessClassifier, probabilities
 from policies.rewards.success_ensemble import SuccessEnsemble, pessimistic
 from policies.rewards.success_files import (
@@ -25,12 +26,7 @@ from policies.rewards.success_files import (
     load_classifier,
     save_classifier,
 )
-from policies.rewards.train_success_classifier import (
-    LabelledSteps,
-    fit_classifier,
-    split_steps,
-    train_success,
-)
+from policies.rewards.train_success_classifier import fit_classifier, train_success
 from policies.training.config import TrainingConfig
 from real.deploy.onnx_success import OnnxSuccess
 from robots.errors import HandoffError

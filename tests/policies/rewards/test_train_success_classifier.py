@@ -15,6 +15,12 @@ from torch import nn
 from policies.networks.config import TrunkConfig
 from policies.networks.images.efficientnet_lite import pretrained_trunk
 from policies.rewards.config import ClassifierConfig, TrainSuccessConfig
+from policies.rewards.labelled_steps import (
+    LabelledSteps,
+    join_steps,
+    read_labelled_steps,
+    split_steps,
+)
 from policies.rewards.success_classifier import (
     SuccessClassifier,
     TrunkImageEncoder,
@@ -25,12 +31,8 @@ from policies.rewards.success_classifier import (
 )
 from policies.rewards.success_files import CARD, WEIGHTS, classifier_to_onnx, load_classifier
 from policies.rewards.train_success_classifier import (
-    LabelledSteps,
     classification_loss,
     fit_classifier,
-    join_steps,
-    read_labelled_steps,
-    split_steps,
     train_success,
     with_maps,
     with_threshold,
