@@ -107,6 +107,12 @@ class RefreshConfig:
     judged: Literal["negative", "left_out"] = "negative"
     """Use of the states at which the classifier ended an episode as solved and nobody labelled it:
     as negatives like the policy's other states, as in VICE, or not at all."""
+    precision: Share = 0.98
+    """Required fraction of true successes among the accepted held-out steps; a version that does
+    not reach it is not used."""
+    lowest_threshold: Share = 0.5
+    """Lower bound of the chosen threshold. Successes among the negatives lower the scores of all
+    successes, so it is below that of a first training."""
     label_smoothing: ShareBelowOne = 0.1
     """Share by which labels are drawn to 1/2, since some negatives are successes."""
     mixup: NonNegative = 0.0

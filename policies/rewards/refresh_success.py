@@ -187,7 +187,12 @@ class SuccessRefresh:
             trained.append(fit_classifier(one, steps, folder, counted, initial=initial))
         refreshed = pessimistic(trained)
         shutil.rmtree(work)
-        detector, report = choose_detector(refreshed, self.options, self.initial, self.split)
+        required = replace(
+            self.options,
+            precision=self.config.precision,
+            lowest_threshold=self.config.lowest_threshold,
+        )
+        detector, report = choose_detector(refreshed, required, self.initial, self.split)
         about = replace(card, detector=detector, report=report, training_data=steps.digest())
         save_classifier(out, about, refreshed)
         return report

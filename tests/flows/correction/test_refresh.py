@@ -41,7 +41,8 @@ LONG = 240.0
 SESSION = """
 hil smoke --operator simulated --until corrected classifier.train.members=2
 corrected.refresh.every=4 corrected.refresh.training.steps=30
-corrected.refresh.training.warmup_steps=5
+corrected.refresh.training.warmup_steps=5 corrected.refresh.precision=0.5
+corrected.refresh.lowest_threshold=0.2
 """
 
 

@@ -43,6 +43,7 @@ OPTIONS_OF = TrainSuccessConfig(
     precision=0.9,
 )
 REFRESH = RefreshConfig(
+    precision=0.9,
     training=TrainingConfig(
         steps=200,
         learning_rate=3e-3,
@@ -50,7 +51,7 @@ REFRESH = RefreshConfig(
         precision="fp32",
         warmup_steps=10,
         preflight_seconds=0.0,
-    )
+    ),
 )
 HOLE = np.array([2.5, 0.0])
 """Place of the plane in which the classifier's own data has no state."""
@@ -207,8 +208,8 @@ def test_the_same_session_gives_the_same_weights_also_after_a_kill(
 
 def test_a_version_that_is_not_precise_enough_is_not_written(first: Path, tmp_path: Path) -> None:
     store = session(tmp_path, false_ends(2))
-    options = replace(read_options(first), precision=0.999)
-    trainer = SuccessRefresh(REFRESH, options, own_data())
+    demanding = replace(REFRESH, precision=0.999)
+    trainer = SuccessRefresh(demanding, read_options(first), own_data())
     (tmp_path / "v").mkdir()
     with pytest.raises(HandoffError, match="success threshold: precision"):
         trainer.train(first, 1, store, 2, tmp_path / "work", tmp_path / "v", no_progress)
