@@ -110,7 +110,7 @@ class RefreshConfig:
     precision: Share = 0.98
     """Required fraction of true successes among the accepted held-out steps; a version that does
     not reach it is not used."""
-    lowest_threshold: Share = 0.5
+    lowest_threshold: Share = 0.7
     """Lower bound of the chosen threshold. Successes among the negatives lower the scores of all
     successes, so it is below that of a first training."""
     label_smoothing: ShareBelowOne = 0.1

@@ -44,7 +44,7 @@ from robots.config import validate
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Progress
-from robots.success import DetectorConfig, first_success
+from robots.success import DetectorConfig
 
 _JUDGES = ("task", "classifier")
 """Values of `labelled_by` of an episode that no person labelled."""
@@ -200,7 +200,11 @@ class SuccessRefresh:
     def judge(
         self, classifier: Path, store: EpisodeStore, count: int
     ) -> list[tuple[int, int, bool]]:
-        """Judges the episodes that a classifier ended as solved anew.
+        """Judges the episodes that a classifier ended as solved anew, by their last state: it must
+        reach the release of the detector, as a step that follows a success does.
+
+        The threshold would be too much to ask: an episode ends as soon as it is judged solved, so
+        it has no state that is as clearly a success as those that a later version would wait for.
 
         Returns:
             Number of the episode in the store, its steps, and whether the classifier in the folder
@@ -214,7 +218,7 @@ class SuccessRefresh:
         for number, episode in self.episodes(store, count).items():
             if episode.by_classifier:
                 probability = probabilities(model, episode.fields)
-                solved = first_success(probability, card.detector) is not None
+                solved = bool(probability[-1] >= card.detector.release)
                 judged.append((number, len(probability), solved))
         return judged
 

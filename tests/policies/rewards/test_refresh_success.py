@@ -180,6 +180,23 @@ def test_states_where_the_policy_found_the_classifier_wrong_are_no_success_any_m
     assert trainer.judge(refreshed, store, 3) == [(0, 12, False), (1, 12, False), (2, 12, False)]
 
 
+@pytest.mark.parametrize(("last", "solved"), [(0.45, False), (0.55, True)])
+def test_an_episode_stays_solved_while_its_last_state_reaches_the_release(
+    last: float, solved: bool, first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import policies.rewards.success_classifier as module
+
+    def scores(classifier: Any, fields: dict[str, np.ndarray]) -> np.ndarray:
+        return np.append(np.zeros(len(fields["place"]) - 1), last)
+
+    trainer = SuccessRefresh(REFRESH, OPTIONS_OF, own_data())
+    monkeypatch.setattr(module, "probabilities", scores)
+    release = load_classifier(first)[1].detector.release
+    assert release == 0.5, "below the threshold"
+    store = session(tmp_path, [(path_to(HOLE), about(True)), (path_to(HOLE), about(True, "ada"))])
+    assert trainer.judge(first, store, 2) == [(0, 12, solved)], "a person's label stays"
+
+
 def test_control_training_on_without_the_policys_states_leaves_them_a_success(
     first: Path, tmp_path: Path
 ) -> None:
