@@ -49,8 +49,9 @@ class CorrectConfig:
     speed: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 1.0
     """Speed of the actor in units of real time; 0 runs at full speed."""
     backlog: Annotated[int, Field(ge=0)] | None = None
-    """Number of overdue updates at which the actor pauses; None never pauses it, as an arm or a
-    person requires. With a limit, a simulated session makes the same updates on any machine."""
+    """Number of overdue updates at which the actor pauses, as it then also does while two versions
+    of a classifier that is trained further are overdue; None never pauses it, as an arm or a person
+    requires. With a limit, a simulated session makes the same updates on any machine."""
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(port=0))
     """Port, updates per step and saving of the learner's process."""
     actor: ActorConfig = field(default_factory=ActorConfig)

@@ -116,6 +116,22 @@ def newer_judgement(
     return newer
 
 
+def versions_overdue(
+    session: Path, every: int, now: Callable[[], float] = time.monotonic
+) -> Callable[[int], bool]:
+    """Returns what tells whether, after so many ended episodes, two versions are due that are not
+    finished; it looks at the disk every `POLL_SECONDS`."""
+    looked, finished = -float("inf"), 0
+
+    def overdue(episodes: int) -> bool:
+        nonlocal looked, finished
+        if episodes >= (finished + 2) * every and now() - looked >= POLL_SECONDS:
+            looked, finished = now(), len(list(_cards(session)))
+        return episodes >= (finished + 2) * every
+
+    return overdue
+
+
 def remove_unfinished(session: Path) -> None:
     """Removes what a training that did not finish has left."""
     finished = {path.parent.name for path in _cards(session)}

@@ -28,6 +28,7 @@ from flows.correction.versions import (
     read_versions,
     remove_unfinished,
     version_folder,
+    versions_overdue,
     write_version,
 )
 from policies.rewards.config import RefreshConfig
@@ -82,6 +83,16 @@ def test_the_learner_gets_a_judgement_once_and_looks_once_a_second(tmp_path: Pat
     assert found is not None
     assert (found.version, found.episode.tolist()) == (1, [2**24, 2**24 + 2])
     assert (found.number.tolist(), found.success.tolist()) == ([5, 7], [True, False])
+
+
+def test_an_actor_that_may_wait_does_while_two_versions_are_overdue(tmp_path: Path) -> None:
+    seconds: Iterator[float] = iter(np.arange(20.0))
+    overdue = versions_overdue(tmp_path, 4, lambda: next(seconds))
+    assert [overdue(episodes) for episodes in (0, 4, 7, 8, 9)] == [False, False, False, True, True]
+    write(tmp_path, 1)
+    assert [overdue(episodes) for episodes in (9, 11, 12)] == [False, False, True]
+    write(tmp_path, 2, refused="no threshold")
+    assert not overdue(12), "a refused version is a finished one"
 
 
 @pytest.mark.parametrize(

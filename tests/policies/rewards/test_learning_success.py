@@ -3,8 +3,8 @@
 The task is solved between x = 0.6 and x = 1, and the classifier's own data ends at x = 1, so that a
 classifier calls places right of it a success, too. A policy goes to a place of a wider plane that
 the classifier accepts, as one that is rewarded by it ends to do, or where its probability is
-largest of 32 places if it accepts none. Its false successes are the episodes that the classifier calls solved at such a place where the task
-is not. Nobody labels an episode.
+largest of 32 places if it accepts none. Its false successes are the episodes that the classifier
+calls solved at such a place where the task is not. Nobody labels an episode.
 
 The control trains on as often, without the states of the policy. An ensemble alone does not help
 here, and is no part of the bar: all members call the right a success, which no data contradicts.
