@@ -56,9 +56,11 @@ CONFIG = TrainSuccessConfig(
 def member(bias: float, observation: dict[str, FieldSpec] = PLACE) -> SuccessClassifier:
     """A classifier with the logit `bias` everywhere."""
     classifier = SuccessClassifier(observation, SMALL)
+    logit = classifier.head[-1]
+    assert isinstance(logit, torch.nn.Linear)
     with torch.no_grad():
-        classifier.head[-1].weight.zero_()
-        classifier.head[-1].bias.fill_(bias)
+        logit.weight.zero_()
+        logit.bias.fill_(bias)
     return classifier.eval()
 
 

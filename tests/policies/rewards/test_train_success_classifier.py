@@ -271,6 +271,7 @@ def test_a_given_encoder_is_used_and_stays_frozen(lamps: LabelledSteps, tmp_path
     report = train_success(CONFIG, lamps, tmp_path, no_progress, {"lamp": Brightness()})
     assert report["precision"] > 0.95
     classifier, card = load_classifier(tmp_path, {"lamp": Brightness(scale=0.0)})
+    assert isinstance(classifier, SuccessClassifier)
     assert float(classifier.encoders["lamp"].scale) == 2.0  # type: ignore[arg-type]
     assert card.foreign_encoders == ("lamp",)
     with pytest.raises(HandoffError, match=r"given for \[\], expected \['lamp'\]"):
@@ -484,6 +485,7 @@ def test_a_frozen_trunk_encodes_every_image_once_and_is_a_part_of_the_classifier
     report = train_success(replace(CONFIG, classifier=behind), lamps, tmp_path, no_progress)
     assert report["precision"] > 0.9
     classifier, card = load_classifier(tmp_path)
+    assert isinstance(classifier, SuccessClassifier)
     encoder = classifier.encoders["lamp"]
     assert isinstance(encoder, TrunkImageEncoder)
     pretrained = pretrained_trunk(4).state_dict()
