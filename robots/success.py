@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,10 +54,12 @@ class SuccessContract:
     """Threshold, release and number of steps of the detector."""
     training_data: str
     """Digest of the labelled steps."""
+    members: Count = 1
+    """Number of classifiers in the graph, whose least probability is its output."""
 
     def to_json(self) -> str:
         """JSON of the contract; `from_json` reads it back."""
-        return json.dumps(to_plain(self))
+        return json.dumps(without_single_member(to_plain(self)))
 
     @classmethod
     def from_json(cls, text: str) -> SuccessContract:
@@ -78,6 +80,12 @@ class SuccessContract:
                 f"success contract: version {contract.version}, this build reads 1. Export it again."
             )
         return contract
+
+
+def without_single_member(plain: dict[str, Any]) -> dict[str, Any]:
+    """The values of a contract or card; those of a single classifier do not state `members`, so
+    that builds without ensembles read them."""
+    return {name: value for name, value in plain.items() if (name, value) != ("members", 1)}
 
 
 class SuccessDetector:

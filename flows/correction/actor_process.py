@@ -16,6 +16,8 @@ from flows.correction.config import CorrectConfig
 from flows.correction.guide import GuidePolicy, recorded_schedule
 from flows.correction.hints import session_hints
 from flows.correction.pictures import session_trunk
+from flows.correction.success_reward import detected_reward, judged_by
+from flows.correction.versions import newer_success
 from flows.deployment.arm_environment.engine import TwinEngine
 from flows.deployment.arm_environment.environment import open_session_env
 from flows.session.environment import (
@@ -38,7 +40,7 @@ from real.hil.interfaces import (
 )
 from real.hil.journal import Journal
 from real.hil.learner_client import LearnerClient, LearnerClientConfig
-from real.hil.rewards import ClassifierReward, EnvReward
+from real.hil.rewards import EnvReward
 from real.hints.monitor import HintMonitor
 from robots.control.gripper_commands import CommandedGripper
 from robots.episodes.corrections import (
@@ -54,7 +56,6 @@ from robots.franka.robot import Robot
 from robots.interfaces import Clock, Intervention, Label, Observation, Operator, Requests
 from robots.signals import delayed_signals
 from robots.spec import ActionSpec
-from robots.success import SuccessDetector
 
 STATUS_SECONDS = 0.2
 """Interval between two status messages to the parent [s]."""
@@ -94,7 +95,10 @@ def act(
         )
         stack.enter_context(closing(operator))
         # Episode store, journal and connection to the learner.
-        rewards = EnvReward(sparse=True) if classifier is None else detected_reward(classifier)
+        newer = (lambda number: None) if config.refresh is None else newer_success(folder)
+        rewards = (
+            EnvReward(sparse=True) if classifier is None else detected_reward(classifier, newer)
+        )
         hints = session_hints(config.hints, env.rate_hz, rewards, operator.show_hint)
         schema = session_schema(config.env, env, None if hints is None else hints.fields)
         store = stack.enter_context(open_corrections(folder / "store.zarr", schema))
@@ -118,6 +122,7 @@ def act(
             config.steps,
             fault=lambda: engine.fault if isinstance(engine, TwinEngine) else None,
             hints=None if hints is None else hints.monitor,
+            judge=lambda episode: judged_by(rewards, episode),
         )
         actions = learner_actions(config.algorithm, env.action_spec, engine.task.robot)
 
@@ -192,14 +197,6 @@ def learner_actions(algorithm: HilAlgorithm, spec: ActionSpec, robot: Robot) -> 
     if set(spec.low) == {-1.0} and set(spec.high) == {1.0}:
         return IdentityActions(spec.size)
     return ScaledActions(spec.low, spec.high)
-
-
-def detected_reward(classifier: Path) -> ClassifierReward:
-    """Returns the reward of the success classifier, on one thread of ONNX Runtime."""
-    from real.deploy.onnx_success import OnnxSuccess
-
-    success = OnnxSuccess(classifier / "success.onnx")
-    return ClassifierReward(success, SuccessDetector(success.contract.detector))
 
 
 class _TrackedOperator:
@@ -287,8 +284,10 @@ class _Recorder:
         *,
         fault: Callable[[], str | None] = lambda: None,
         hints: HintMonitor | None = None,
+        judge: Callable[[int], Mapping[str, Any]] = lambda episode: {},
     ) -> None:
         self._hints = hints
+        self._judge = judge
         self._total_steps = steps
         self._fault = fault
         self._assembler = assembler
@@ -307,6 +306,7 @@ class _Recorder:
         self._corrected |= bool(step.intervention.intervening[0])
         dropped = step.label in (Label.REDO, Label.DISCARD)
         about: dict[str, Any] = {"seed": self._operator.seeds[0], "true_success": self._solved}
+        about |= self._judge(int(step.episode[0]))
         digest = self._digest(int(step.steps.policy_version[-1])) if step.steps.rows else None
         if digest is not None:
             about["policy_digest"] = digest

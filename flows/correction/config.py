@@ -9,6 +9,7 @@ from pydantic import Field
 
 from flows.session.config import HilEnvConfig, HilOperator
 from policies.networks.config import TrunkConfig
+from policies.rewards.config import RefreshConfig
 from policies.rl.hil.config import (
     HilAlgorithm,
     HilSerlConfig,
@@ -48,12 +49,16 @@ class CorrectConfig:
     speed: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 1.0
     """Speed of the actor in units of real time; 0 runs at full speed."""
     backlog: Annotated[int, Field(ge=0)] | None = None
-    """Number of overdue updates at which the actor pauses; None never pauses it, as an arm or a
-    person requires. With a limit, a simulated session makes the same updates on any machine."""
+    """Number of overdue updates at which the actor pauses, as it then also does while two versions
+    of a classifier that is trained further are overdue; None never pauses it, as an arm or a person
+    requires. With a limit, a simulated session makes the same updates on any machine."""
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(port=0))
     """Port, updates per step and saving of the learner's process."""
     actor: ActorConfig = field(default_factory=ActorConfig)
     """Exploration and limits of the actor's process."""
+    refresh: RefreshConfig | None = None
+    """Further training of the success classifier on the states that the policy visits; None keeps
+    the classifier as it is."""
     hints: CorrectionHints = field(default_factory=CorrectionHints)
     """Hints to the person when the policy is likely to fail; without a source there are none."""
     seed: Seed = 0

@@ -11,6 +11,7 @@ from flows.correction.actor_process import STATUS_SECONDS, learner_actions
 from flows.correction.config import CorrectConfig
 from flows.correction.hints import published
 from flows.correction.pictures import session_trunk
+from flows.correction.versions import newer_judgement, versions_overdue
 from real.hil.interfaces import observation_vector
 from robots.episodes.corrections import FINAL, STREAM
 from robots.episodes.store import EpisodeStore
@@ -20,7 +21,7 @@ from robots.spec import ActionSpec
 
 if TYPE_CHECKING:
     from policies.rl.hil.algorithms import LearnerSetup
-    from policies.rl.hil.learner import Counters
+    from policies.rl.hil.learner import Counters, RewardRelabeling
     from policies.rl.off_policy.config import OnlineConfig
 
 
@@ -28,8 +29,12 @@ class _Reports:
     """Reports the counters to the parent, and decides when the training ends and when the actor
     waits for updates."""
 
-    def __init__(self, config: CorrectConfig, online: OnlineConfig, parent: Connection) -> None:
+    def __init__(
+        self, config: CorrectConfig, online: OnlineConfig, folder: Path, parent: Connection
+    ) -> None:
         self.config = config
+        refresh = config.refresh
+        self.overdue = None if refresh is None else versions_overdue(folder, refresh.every)
         self.online = online
         self.parent = parent
         self.reported = 0.0
@@ -48,11 +53,14 @@ class _Reports:
         return self.enough and counters.updates >= updates_due(self.online, self.config.steps)
 
     def pause(self, counters: Counters) -> bool:
-        """Whether more updates are overdue than allowed."""
+        """Whether more updates are overdue than allowed, or two versions of the classifier."""
         from policies.rl.off_policy.online import updates_due
 
+        if self.config.backlog is None:
+            return False
         overdue = updates_due(self.online, counters.steps) - counters.updates
-        return self.config.backlog is not None and overdue > self.config.backlog
+        late = self.overdue is not None and self.overdue(counters.episodes)
+        return late or overdue > self.config.backlog
 
 
 def learn(
@@ -81,7 +89,7 @@ def learn(
     torch.set_num_threads(1)
     store = EpisodeStore.open(demonstrations / "store.zarr")
     setup = _set_up(config, store, offline, action, folder)
-    reports = _Reports(config, setup.online, parent)
+    reports = _Reports(config, setup.online, folder, parent)
     counters = run_learner(
         folder / "learner",
         setup.learner,
@@ -92,7 +100,7 @@ def learn(
         token,
         seed=config.seed,
         publish=published(config, setup.publish),
-        relabel=setup.relabel,
+        relabel=_relabelling(config, setup, folder),
         stop=reports.stop,
         pause=reports.pause,
         ready=lambda port: parent.send(("ready", port)),
@@ -144,6 +152,17 @@ def _set_up(
         seed=config.seed,
     )
     return set_up_learner(config.algorithm, data)
+
+
+def _relabelling(
+    config: CorrectConfig, setup: LearnerSetup, folder: Path
+) -> RewardRelabeling | None:
+    """What replaces rewards: with a classifier that is refreshed, its newest judgement."""
+    from policies.rl.hil.judged_success import JudgedSuccess
+
+    if config.refresh is None:
+        return setup.relabel
+    return JudgedSuccess(newer_judgement(folder))
 
 
 def _ended_early(config: CorrectConfig, steps: int) -> HandoffError:

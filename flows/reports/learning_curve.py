@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from robots.episodes.metadata.episode_metadata import CLASSIFIER_DIGEST, CLASSIFIER_VERSION
 from robots.episodes.store import EpisodeStore
 from robots.proportions import wilson
 
@@ -29,6 +30,10 @@ class TrainingHistory(NamedTuple):
     corrected: np.ndarray
     """(E,) share of the steps at which a person intervened."""
     rate_hz: float
+    classifier: np.ndarray
+    """(E,) version of the success classifier that judged the episode; -1 without one."""
+    digests: dict[int, str]
+    """Digest of the file of each version."""
 
 
 class Curve(NamedTuple):
@@ -51,9 +56,11 @@ def read_history(path: Path) -> TrainingHistory:
 
     def column(name: str, kind: type) -> np.ndarray:
         # Dropped episodes, such as one that a kill cut off, need not state it.
-        kept = [entry[name] for entry in metadata if entry["discard_reason"] is None]
-        return np.array(kept, dtype=kind)
+        return np.array(
+            [entry[name] for entry in metadata if entry["discard_reason"] is None], kind
+        )
 
+    judged = [entry for entry in metadata if entry["discard_reason"] is None]
     return TrainingHistory(
         steps=np.cumsum(length)[valid],
         length=length[valid],
@@ -61,6 +68,12 @@ def read_history(path: Path) -> TrainingHistory:
         true=column("true_success", bool),
         corrected=column("interventions", float),
         rate_hz=store.schema.stream("policy").rate_hz,
+        classifier=np.array([entry.get(CLASSIFIER_VERSION, -1) for entry in judged], int),
+        digests={
+            entry[CLASSIFIER_VERSION]: entry[CLASSIFIER_DIGEST]
+            for entry in judged
+            if CLASSIFIER_VERSION in entry
+        },
     )
 
 
@@ -69,16 +82,49 @@ def learning_metrics(history: TrainingHistory, demonstrations: TrainingHistory) 
     last = slice(-WINDOW, None)
     solved, count = int(history.success[last].sum()), len(history.success[last])
     low, high = wilson(solved, count) if count else (0.0, 1.0)
-    signalled, actual = history.success, history.true
     return {
         "episodes": len(history.steps),
         "recent_success": {"k": solved, "n": count, "low": low, "high": high},
         "recent_corrected": _mean(_weighted(history, last)),
         "cycle_seconds": _mean(history.length[last][history.success[last]]) / history.rate_hz,
         "demonstrated_seconds": episode_seconds(demonstrations),
-        "false_successes": int((signalled & ~actual).sum()),
-        "missed_successes": int((~signalled & actual).sum()),
+        **success_errors(history),
     }
+
+
+def success_errors(history: TrainingHistory) -> dict[str, Any]:
+    """Returns how often the success signal was wrong by the environment's own success.
+
+    A false success is an episode that was judged solved and never was; a missed one was solved at
+    some step and not judged so. `false_success_share` is that of all episodes, and
+    `missed_success_share` that of the solved ones, each with its 95 % Wilson interval;
+    `classifiers` has the same counts by the version that judged, where classifiers judged.
+    """
+    signalled, actual = history.success, history.true
+    false, missed = signalled & ~actual, ~signalled & actual
+    errors: dict[str, Any] = {
+        "false_successes": int(false.sum()),
+        "missed_successes": int(missed.sum()),
+        "false_success_share": _share(int(false.sum()), len(signalled)),
+        "missed_success_share": _share(int(missed.sum()), int(actual.sum())),
+    }
+    if history.digests:
+        errors["classifiers"] = [
+            {
+                "version": version,
+                "digest": digest,
+                "episodes": int((history.classifier == version).sum()),
+                "false_successes": int(false[history.classifier == version].sum()),
+                "missed_successes": int(missed[history.classifier == version].sum()),
+            }
+            for version, digest in sorted(history.digests.items())
+        ]
+    return errors
+
+
+def _share(k: int, n: int) -> dict[str, float]:
+    low, high = wilson(k, n) if n else (0.0, 1.0)
+    return {"k": k, "n": n, "low": low, "high": high}
 
 
 def episode_seconds(history: TrainingHistory) -> float:

@@ -130,6 +130,7 @@ def _tiles(summary: Summary) -> Iterator[tuple[str, str]]:
         "recall": ("recall", "{:.3f}"),
         "recent_corrected": ("corrected steps", "{:.2f}"),
     }
+    errors = {"false_success_share": "false successes", "missed_success_share": "missed successes"}
     kinds = {result.name: result.uses for result in summary.stages}
     successes, others = [], []
     for name, value in summary.metrics.items():
@@ -138,6 +139,8 @@ def _tiles(summary: Summary) -> Iterator[tuple[str, str]]:
             tile = (f"{value['k']} of {value['n']}", f"{stage}: {counts[key]}")
             # What the released file does comes before what torch computed.
             successes.insert(0, tile) if kinds.get(stage) == GATE else successes.append(tile)
+        elif key in errors:
+            others.append((f"{value['k']} of {value['n']}", f"{stage}: {errors[key]}"))
         elif key in forms and value is not None:
             label, form = forms[key]
             others.append((form.format(value), f"{stage}: {label}"))

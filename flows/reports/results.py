@@ -21,6 +21,8 @@ HEADLINES: Mapping[str, Sequence[str]] = {
         "recent_corrected",
         "cycle_seconds",
         "demonstrated_seconds",
+        "false_success_share",
+        "missed_success_share",
     ),
     "tune": ("mse", "nominal_mse", "held_out_mse"),
     "evaluate": ("score", "success", "cost"),
@@ -98,6 +100,25 @@ def _deployment(metrics: Mapping[str, Any]) -> str:
     if "coverage" in metrics:
         return f"coverage {metrics['coverage']:.2f} over {metrics['starts']} starts{faults}"
     return f"solved {metrics['success']['k']} of {metrics['starts']} starts{faults}"
+
+
+def _session(metrics: Mapping[str, Any]) -> str:
+    """Describes a session: success and corrections at its end, the errors of the success signal,
+    and the versions of the classifier."""
+    recent, false, missed = (
+        metrics[name] for name in ("recent_success", "false_success_share", "missed_success_share")
+    )
+    versions = metrics.get("classifiers", [])
+    judged = f", {counted(len(versions), 'version')} of the classifier" if versions else ""
+    return (
+        f"success {recent['k']} of the last {recent['n']} episodes, {metrics['recent_corrected']:.2f} corrected; "
+        f"false successes {_of(false)} episodes, missed {_of(missed)} solved ones{judged}"
+    )
+
+
+def _of(share: Mapping[str, Any]) -> str:
+    percent = f" ({100.0 * share['k'] / share['n']:.1f} %)" if share["n"] else ""
+    return f"{share['k']}{percent} of {share['n']}"
 
 
 def _tuning(metrics: Mapping[str, Any]) -> str:
@@ -263,6 +284,8 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
             if "cost" in metrics:
                 reached += f", cost {metrics['cost']:.2f}"
             return f"{spent}, {reached} in training, {metrics['cpu_seconds'] / 60:.1f} CPU min"
+        case "correct" if "false_success_share" in metrics:
+            return _session(metrics)
         case "evaluate":
             success = metrics["success"]
             rate = success["k"] / success["n"]

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field
 
 from policies.networks.config import TrunkConfig
 from policies.training.config import TrainingConfig
-from robots.config import Count, Finite, Hertz, Share, ShareBelowOne, Whole, config
+from robots.config import Count, Finite, Hertz, NonNegative, Share, ShareBelowOne, Whole, config
 from robots.spec import FieldSpec
 from robots.success import DetectorConfig
 
@@ -54,6 +54,8 @@ class ClassifierConfig:
     """Hidden units of the layers before the logit."""
     dropout: ShareBelowOne = 0.1
     """Dropout rate of the hidden layers."""
+    activation: Literal["relu", "leaky_relu"] = "relu"
+    """Activation of the hidden layers; the VICE classifiers of SERL have `leaky_relu`."""
     shift: Whole = 4
     """Maximum random shift of images in training [px]; the edge is repeated. Images that a frozen
     trunk encodes are not shifted."""
@@ -65,6 +67,9 @@ class TrainSuccessConfig:
 
     classifier: ClassifierConfig = field(default_factory=ClassifierConfig)
     """Observation, label and sizes of the classifier."""
+    members: Count = 1
+    """Number of classifiers, each with weights and minibatches of its own, whose least probability
+    is the score: a step counts as success only where all agree. 1 is a single classifier."""
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(steps=1000, learning_rate=1e-3)
     )
@@ -76,6 +81,11 @@ class TrainSuccessConfig:
     """Required fraction of true successes among the accepted steps."""
     lowest_threshold: Share = 0.5
     """Lower bound of the chosen threshold."""
+    label_smoothing: ShareBelowOne = 0.0
+    """Share by which labels are drawn to 1/2: a success has the label 1 less half of it."""
+    mixup: NonNegative = 0.0
+    """Parameter of the beta distribution from which the share of a second state and its label in
+    each training state is drawn (arXiv 1710.09412); 0 mixes none, 1 draws it uniformly."""
     success_share: Share | None = None
     """Expected fraction of successes among the steps that the detector will evaluate. None uses the
     fraction in the policy's held-out steps, from which alone the threshold is chosen. With a value,
@@ -85,6 +95,34 @@ class TrainSuccessConfig:
     """Fraction of the episodes held out for choosing the threshold."""
     judge_fraction: Share = 0.2
     """Fraction of the episodes held out for evaluating the threshold."""
+
+
+@config
+class RefreshConfig:
+    """Further training of a session's success classifier on the states that the policy visits
+    (VICE, arXiv 1805.11686)."""
+
+    every: Count = 20
+    """Episodes between two versions of the classifier."""
+    judged: Literal["negative", "left_out"] = "negative"
+    """Use of the states at which the classifier ended an episode as solved and nobody labelled it:
+    as negatives like the policy's other states, as in VICE, or not at all."""
+    precision: Share = 0.98
+    """Required fraction of true successes among the accepted held-out steps; a version that does
+    not reach it is not used."""
+    lowest_threshold: Share = 0.7
+    """Lower bound of the chosen threshold. Successes among the negatives lower the scores of all
+    successes, so it is below that of a first training."""
+    label_smoothing: ShareBelowOne = 0.1
+    """Share by which labels are drawn to 1/2, since some negatives are successes."""
+    mixup: NonNegative = 0.0
+    """Parameter of mixup as in `TrainSuccessConfig`; 1 in SERL's VICE [C]."""
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(
+            steps=300, learning_rate=3e-4, warmup_steps=20, preflight_seconds=0.0
+        )
+    )
+    """Updates of each version, from the weights of the version before it."""
 
 
 @config
@@ -103,6 +141,8 @@ class SuccessCard:
     """Configuration with which the classifier was trained."""
     foreign_encoders: tuple[str, ...] = ()
     """Images with an external encoder, which must be passed again to load the classifier."""
+    members: Count = 1
+    """Number of classifiers whose least probability is the score."""
     detector: DetectorConfig
     """Threshold and persistence with which probabilities become a success."""
     report: dict[str, Finite]

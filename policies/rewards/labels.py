@@ -122,7 +122,8 @@ def _sparse(store: EpisodeStore, stream: str, episode: int) -> EpisodeLabels:
 
 
 def _detector(folder: Path) -> Labeller:
-    from policies.rewards.success_classifier import load_classifier, probabilities
+    from policies.rewards.success_classifier import probabilities
+    from policies.rewards.success_files import load_classifier
     from robots.success import first_success
 
     classifier, card = load_classifier(folder)

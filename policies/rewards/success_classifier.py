@@ -1,5 +1,5 @@
-"""Network of the success classifier, its files and its ONNX export. See
-`policies.rewards.train_success_classifier` for its training.
+"""Network of the success classifier. `policies.rewards.train_success_classifier` trains it,
+`policies.rewards.success_files` saves it, and `policies.rewards.success_ensemble` joins several.
 
 Shape suffixes: B batch, C channels, H height, W width, E spatial embeddings, S entries of all
 vectors.
@@ -8,11 +8,9 @@ vectors.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from contextlib import contextmanager
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,19 +21,13 @@ from policies.networks.config import TrunkConfig
 from policies.networks.field_modules import FieldModules
 from policies.networks.images.efficientnet_lite import EfficientNetLite0, pretrained_trunk
 from policies.normalize import StandardNormalizer
-from policies.rewards.config import ClassifierConfig, SuccessCard
-from robots.config import to_plain, validate
+from policies.rewards.config import ClassifierConfig
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
-from robots.storage.durable import explain_write_errors, write_atomically
-from robots.success import SUCCESS_KEY, SuccessContract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import onnx
-
-CARD, WEIGHTS = "success.json", "success.safetensors"
 _GROUP = 8
 """Maximum number of channels per group of a GroupNorm."""
 
@@ -190,7 +182,7 @@ class SuccessClassifier(nn.Module):
                 nn.Linear(width, hidden),
                 nn.Dropout(config.dropout),
                 nn.LayerNorm(hidden),
-                nn.ReLU(),
+                nn.ReLU() if config.activation == "relu" else nn.LeakyReLU(),
             ]
             width = hidden
         self.head = nn.Sequential(*layers, nn.Linear(width, 1))
@@ -245,10 +237,10 @@ class SuccessClassifier(nn.Module):
 
 
 def probabilities(
-    classifier: SuccessClassifier, fields: Mapping[str, np.ndarray], batch: int = 512
+    classifier: nn.Module, fields: Mapping[str, np.ndarray], batch: int = 512
 ) -> np.ndarray:
-    """Success probabilities `(M,)` float32 of M observations; leaves the classifier in evaluation
-    mode."""
+    """Success probabilities `(M,)` float32 of M observations by a classifier or an ensemble, which
+    is left in evaluation mode."""
     classifier.eval()
     device = next(classifier.parameters()).device
     size = len(next(iter(fields.values())))
@@ -288,119 +280,6 @@ def digest_weights(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def save_classifier(path: Path, card: SuccessCard, classifier: SuccessClassifier) -> None:
-    """Writes the classifier into the directory `path`; the card is written last, so that a folder
-    with a card is complete."""
-    from safetensors.torch import save
-
-    state = {
-        name: tensor.detach().cpu().contiguous() for name, tensor in classifier.state_dict().items()
-    }
-    with explain_write_errors(path, "the success classifier was not saved"):
-        write_atomically(path / WEIGHTS, save(state))
-        write_atomically(path / CARD, json.dumps(to_plain(card), indent=2).encode())
-
-
-def load_classifier(
-    path: Path, encoders: Mapping[str, nn.Module] | None = None
-) -> tuple[SuccessClassifier, SuccessCard]:
-    """Loads a saved classifier, in evaluation mode, on the CPU.
-
-    Args:
-        path: directory of the classifier.
-        encoders: modules with the architecture of those passed in training; their weights are
-            replaced.
-
-    Raises:
-        HandoffError: the classifier is missing, damaged or of another version, or the encoders do
-            not match.
-    """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        card = validate(SuccessCard, json.loads((path / CARD).read_text()), CARD)
-        weights = load_file(path / WEIGHTS)
-    except FileNotFoundError as error:
-        raise HandoffError(
-            f"{path}: no {Path(str(error.filename or WEIGHTS)).name}. Did the training finish?"
-        ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
-        raise HandoffError(
-            f"{path}: damaged classifier ({error}). Was a file cut short by a copy?"
-        ) from None
-    if card.version != 1:
-        raise HandoffError(
-            f"{path / CARD}: version {card.version}, this build reads 1. Train it again."
-        )
-    given = sorted(encoders or ())
-    if given != sorted(card.foreign_encoders):
-        raise HandoffError(
-            f"{path}: encoders are given for {given}, expected {list(card.foreign_encoders)}."
-        )
-    classifier = SuccessClassifier(card.observation, card.model, encoders)
-    try:
-        classifier.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise HandoffError(f"{path / WEIGHTS}: weights do not match {CARD} ({reason}).") from None
-    return classifier.eval(), card
-
-
-def classifier_to_onnx(
-    classifier: SuccessClassifier, card: SuccessCard, opset: int = 21
-) -> onnx.ModelProto:
-    """Exports a classifier on the CPU to one graph: fields by name in, `probability` (B,) out, with
-    a dynamic batch.
-
-    The metadata contain the `SuccessContract`.
-    """
-    import logging
-    import warnings
-
-    # Example inputs.
-    batch = torch.export.Dim("batch", min=1)
-    example = {
-        name: torch.zeros(
-            2, *spec.shape, dtype=torch.uint8 if name in classifier.images else torch.float32
-        )
-        for name, spec in classifier.observation.items()
-    }
-    # Export without warnings.
-    exporter = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = exporter.level
-    exporter.setLevel(logging.ERROR)  # warns about missing torchvision
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecations, and inputs with a common batch axis
-            program = torch.onnx.export(
-                _Probability(classifier).eval(),
-                kwargs={"fields": example},
-                dynamo=True,
-                input_names=list(example),
-                output_names=["probability"],
-                dynamic_shapes={"fields": {name: {0: batch} for name in example}},
-                opset_version=opset,
-                verbose=False,
-            )
-    finally:
-        exporter.setLevel(level)
-    assert program is not None
-    # Add the contract.
-    model = program.model_proto
-    entry = model.metadata_props.add()
-    contract = SuccessContract(
-        task=card.task,
-        rate_hz=card.rate_hz,
-        observation=card.observation,
-        detector=card.detector,
-        training_data=card.training_data,
-    )
-    entry.key = SUCCESS_KEY
-    entry.value = contract.to_json()
-    return model
-
-
 @contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Seeds torch's global random state within the context and restores it afterwards."""
@@ -408,15 +287,6 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         yield
-
-
-class _Probability(nn.Module):
-    def __init__(self, classifier: SuccessClassifier) -> None:
-        super().__init__()
-        self.classifier = classifier
-
-    def forward(self, fields: dict[str, Tensor]) -> Tensor:
-        return torch.sigmoid(self.classifier(fields))
 
 
 def _checked_relative_features(

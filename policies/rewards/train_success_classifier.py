@@ -12,161 +12,34 @@ training nor the choice.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+import copy
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from policies.rewards.config import ClassifierConfig, SuccessCard, TrainSuccessConfig
+from policies.rewards.labelled_steps import LabelledSteps, StepSplit, split_steps
 from robots.config import to_plain
-from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import Progress
-from robots.spec import FieldSpec
+from robots.storage.durable import write_atomically
 from robots.success import DetectorConfig, ThresholdReport, choose_threshold, report_threshold
 
 if TYPE_CHECKING:
     from torch import nn
 
     from policies.rewards.success_classifier import SuccessClassifier
+    from policies.rewards.success_ensemble import SuccessModel
     from policies.training.loop import Objective
 
-
-class LabelledSteps(NamedTuple):
-    """M labelled steps in memory, grouped by episode in temporal order."""
-
-    fields: dict[str, np.ndarray]
-    """Input fields, (M, ...) each."""
-    success: np.ndarray
-    """Success labels (M,), bool."""
-    episode: np.ndarray
-    """Episode number of every step (M,), int."""
-    by_policy: np.ndarray
-    """Whether a step is from an episode of a policy, not of a demonstration (M,), bool."""
-    task: str
-    rate_hz: float
-    observation: dict[str, FieldSpec]
-
-    def rows(self, selection: np.ndarray) -> LabelledSteps:
-        """The steps selected by a mask or indices."""
-        return self._replace(
-            fields={name: values[selection] for name, values in self.fields.items()},
-            success=self.success[selection],
-            episode=self.episode[selection],
-            by_policy=self.by_policy[selection],
-        )
-
-    def digest(self) -> str:
-        """Digest (hex sha256) of the steps."""
-        digest = hashlib.sha256(repr((self.task, self.rate_hz, self.observation)).encode())
-        for values in (*self.fields.values(), self.success, self.episode, self.by_policy):
-            digest.update(np.ascontiguousarray(values).tobytes())
-        return digest.hexdigest()
-
-
-class StepSplit(NamedTuple):
-    """Masks (M,) of the steps for training, for choosing the threshold and for evaluating it; no
-    episode is in two of them."""
-
-    train: np.ndarray
-    threshold: np.ndarray
-    evaluation: np.ndarray
-
-
-def read_labelled_steps(path: Path, config: ClassifierConfig, by_policy: bool) -> LabelledSteps:
-    """Reads the store at `path` without the first `label_lead` steps of every episode, which have
-    no label.
-
-    Raises:
-        HandoffError: no store, a missing stream or field, no episode, or a value that is not
-            finite.
-    """
-    store = EpisodeStore.open(path)
-    stream = store.schema.stream(config.stream)
-    missing = [name for name in (*config.fields, config.label_field) if name not in stream.fields]
-    if missing or not config.fields or not store.num_episodes:
-        raise HandoffError(
-            f"{path}: {store.num_episodes} episodes, fields {missing} missing of {config.fields} and label "
-            f"'{config.label_field}'; stream '{config.stream}' has {sorted(stream.fields)}."
-        )
-    ends = store.ends(config.stream)
-    lengths = np.diff(ends, prepend=0)
-    step = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
-    labelled = np.flatnonzero(step >= config.label_lead)
-    label = store.column(config.stream, config.label_field).reshape(ends[-1], -1)[:, 0]
-    fields = {}
-    for name in config.fields:
-        fields[name] = store.column(config.stream, name)[labelled]
-        if not np.isfinite(fields[name]).all():
-            raise HandoffError(
-                f"{path}: field '{name}' is not finite everywhere. Was a sensor lost?"
-            )
-    return LabelledSteps(
-        fields=fields,
-        success=label[labelled - config.label_lead] > 0.5,
-        episode=np.repeat(np.arange(len(ends)), lengths)[labelled],
-        by_policy=np.full(len(labelled), by_policy),
-        task=store.schema.name,
-        rate_hz=stream.rate_hz,
-        observation={name: stream.fields[name] for name in config.fields},
-    )
-
-
-def join_steps(parts: Sequence[LabelledSteps]) -> LabelledSteps:
-    """Concatenates labelled steps of the same task and fields; the episodes are renumbered.
-
-    Raises:
-        HandoffError: no parts, or different tasks, rates or fields.
-    """
-    if not parts or any(_signature(part) != _signature(parts[0]) for part in parts):
-        raise HandoffError(
-            f"labelled steps: {len(parts)} parts of {[part.task for part in parts]}, expected at least one, all with "
-            "the same task, rate and fields."
-        )
-    numbers, first = [], 0
-    for part in parts:
-        _, number = np.unique(part.episode, return_inverse=True)
-        numbers.append(number + first)
-        first += int(number.max(initial=-1)) + 1
-    return parts[0]._replace(
-        fields={
-            name: np.concatenate([part.fields[name] for part in parts]) for name in parts[0].fields
-        },
-        success=np.concatenate([part.success for part in parts]),
-        episode=np.concatenate(numbers),
-        by_policy=np.concatenate([part.by_policy for part in parts]),
-    )
-
-
-def split_steps(steps: LabelledSteps, config: TrainSuccessConfig) -> StepSplit:
-    """Splits by episode, with the same fractions for demonstrations and for a policy's episodes.
-
-    Raises:
-        HandoffError: fractions out of range, or a split without an episode of a policy.
-    """
-    fractions = (config.choice_fraction, config.judge_fraction)
-    if min(fractions) <= 0.0 or sum(fractions) >= 1.0:
-        raise HandoffError(
-            f"success classifier: held-out fractions {fractions}, expected positive ones with a sum below 1."
-        )
-    threshold, evaluation = (
-        np.zeros(len(steps.success), dtype=bool),
-        np.zeros(len(steps.success), dtype=bool),
-    )
-    rng = np.random.default_rng(config.training.seed)
-    for by_policy in (False, True):
-        episodes = rng.permutation(np.unique(steps.episode[steps.by_policy == by_policy]))
-        first, second = (round(fraction * len(episodes)) for fraction in fractions)
-        if by_policy and min(first, second, len(episodes) - first - second) < 1:
-            raise HandoffError(
-                f"success classifier: {len(episodes)} episodes of a policy, too few for training, for choosing the "
-                f"threshold ({first}) and for evaluating it ({second}). Were only demonstrations given?"
-            )
-        threshold |= np.isin(steps.episode, episodes[:first])
-        evaluation |= np.isin(steps.episode, episodes[first : first + second])
-    return StepSplit(~threshold & ~evaluation, threshold, evaluation)
+OPTIONS = "success_options.json"
+"""Options of the training, for one that goes on from it."""
 
 
 def train_success(
@@ -194,21 +67,55 @@ def train_success(
         HandoffError: too few episodes, one class missing, no threshold is precise enough, a loss
             that is not finite, or a full disk.
     """
-    from policies.rewards.success_classifier import probabilities, save_classifier
-    from policies.training.loop import STATE, torch_threads
+    from policies.rewards.success_files import save_classifier
+    from policies.training.loop import STATE
 
     # Train. A frozen trunk encodes every image once.
     data_digest = steps.digest()
     steps = with_maps(steps, config.classifier, config.training.threads, encoders)
     split = split_steps(steps, config)
-    classifier = fit_classifier(config, steps.rows(split.train), out, progress, encoders)
+    classifier = fit_members(config, steps.rows(split.train), out, progress, encoders)
+    detector, report = choose_detector(classifier, config, steps, split)
+    # Save the classifier.
+    card = SuccessCard(
+        task=steps.task,
+        rate_hz=steps.rate_hz,
+        observation=steps.observation,
+        model=config.classifier,
+        foreign_encoders=tuple(sorted(encoders or ())),
+        members=config.members,
+        detector=detector,
+        report=report,
+        training_data=data_digest,
+    )
+    write_atomically(out / OPTIONS, json.dumps(to_plain(config), indent=2).encode())
+    save_classifier(out, card, classifier)
+    (out / STATE).unlink()
+    for number in range(1, config.members):
+        shutil.rmtree(_member_folder(out, number))
+    return card.report
+
+
+def choose_detector(
+    classifier: SuccessModel, config: TrainSuccessConfig, steps: LabelledSteps, split: StepSplit
+) -> tuple[DetectorConfig, dict[str, float]]:
+    """Chooses the threshold of a classifier on held-out steps, and evaluates it on others.
+
+    Returns:
+        The detector, and its `metrics` on the held-out episodes of the policy.
+
+    Raises:
+        HandoffError: no threshold is precise enough.
+    """
+    from policies.rewards.success_classifier import probabilities
+    from policies.training.loop import torch_threads
+
     # Successes of demonstrations may be used to choose the threshold; their failures are too easy.
     demonstrated_success = steps.success & (config.success_share is not None)
     threshold_steps, evaluation_steps = (
         steps.rows(split.threshold & (steps.by_policy | demonstrated_success)),
         steps.rows(split.evaluation & steps.by_policy),
     )
-    # Choose and evaluate the threshold.
     with torch_threads(config.training.threads):
         scores = [
             probabilities(classifier, part.fields) for part in (threshold_steps, evaluation_steps)
@@ -224,20 +131,35 @@ def train_success(
     report = report_threshold(
         scores[1], evaluation_steps.success, evaluation_steps.episode, detector
     )
-    # Save the classifier.
-    card = SuccessCard(
-        task=steps.task,
-        rate_hz=steps.rate_hz,
-        observation=steps.observation,
-        model=config.classifier,
-        foreign_encoders=tuple(sorted(encoders or ())),
-        detector=detector,
-        report=metrics(report),
-        training_data=data_digest,
-    )
-    save_classifier(out, card, classifier)
-    (out / STATE).unlink()
-    return card.report
+    return detector, metrics(report)
+
+
+def fit_members(
+    config: TrainSuccessConfig,
+    steps: LabelledSteps,
+    out: Path,
+    progress: Progress,
+    encoders: Mapping[str, nn.Module] | None = None,
+) -> SuccessModel:
+    """Trains `config.members` classifiers, one after the other; the arguments are those of
+    `train_success`. The first is the one of a single member, with its files in `out`; the others
+    have a folder each.
+
+    Returns:
+        The classifier, or the ensemble, in evaluation mode.
+    """
+    from policies.rewards.success_ensemble import pessimistic
+
+    given = [encoders, *(copy.deepcopy(encoders) for _ in range(1, config.members))]
+    members: list[SuccessClassifier] = []
+    for number, own in enumerate(given):
+        training = replace(config.training, seed=_member_seed(config.training.seed, number))
+        counted = partial(_member_progress, progress, number, config.members)
+        folder = _member_folder(out, number)
+        folder.mkdir(exist_ok=True)
+        one = replace(config, members=1, training=training)
+        members.append(fit_classifier(one, steps, folder, counted, own))
+    return pessimistic(members)
 
 
 def fit_classifier(
@@ -246,9 +168,11 @@ def fit_classifier(
     out: Path,
     progress: Progress,
     encoders: Mapping[str, nn.Module] | None = None,
+    initial: SuccessClassifier | None = None,
 ) -> SuccessClassifier:
     """Trains on all of `steps`, without choosing a threshold; the arguments are those of
-    `train_success`.
+    `train_success`. `initial` is a classifier that is trained further, in place, with the
+    normalisation that it has; None begins with new weights.
 
     Returns:
         The classifier with averaged weights, in evaluation mode. The training state stays in `out`,
@@ -274,14 +198,22 @@ def fit_classifier(
     device = resolve_device(training.device)
     precision = resolve_precision(training.precision, device)
     with torch_threads(training.threads):
-        with seeded(training.seed):
-            classifier = SuccessClassifier(steps.observation, config.classifier, encoders)
-        for encoder in classifier.encoders.values():
-            if isinstance(encoder, TrunkImageEncoder):
-                encoder.load_pretrained()
-        classifier.fit(steps.fields)
+        if initial is None:
+            with seeded(training.seed):
+                classifier = SuccessClassifier(steps.observation, config.classifier, encoders)
+            for encoder in classifier.encoders.values():
+                if isinstance(encoder, TrunkImageEncoder):
+                    encoder.load_pretrained()
+            classifier.fit(steps.fields)
+        else:
+            classifier = initial
         # The identity excludes the options of the threshold, which do not affect training.
-        identity_config = TrainSuccessConfig(classifier=config.classifier, training=training)
+        identity_config = TrainSuccessConfig(
+            classifier=config.classifier,
+            training=training,
+            label_smoothing=config.label_smoothing,
+            mixup=config.mixup,
+        )
         identity = job_identity(
             identity_config, f"{steps.digest()} {digest_weights(classifier)}", precision, device
         )
@@ -289,6 +221,24 @@ def fit_classifier(
         trained = train(training, classifier.train(), objective, identity, out, progress)
         classifier.load_state_dict(trained.average)
     return classifier.eval()
+
+
+def _member_seed(seed: int, number: int) -> int:
+    """Seed of a member; the first has that of the options."""
+    if number == 0:
+        return seed
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0] & 0x7FFFFFFF)
+
+
+def _member_folder(out: Path, number: int) -> Path:
+    return out if number == 0 else out / f"member_{number}"
+
+
+def _member_progress(
+    progress: Progress, number: int, members: int, done: int, total: int, note: str = ""
+) -> None:
+    """Counts the updates of all members."""
+    progress(number * total + done, members * total, note)
 
 
 def with_maps(
@@ -346,7 +296,7 @@ def classification_loss(
     classifier: SuccessClassifier, steps: LabelledSteps, config: TrainSuccessConfig, precision: str
 ) -> Objective[None]:
     """Binary cross-entropy of batches that are half successes and half failures, drawn from the
-    stream of the update.
+    stream of the update, with the label smoothing and mixup of the options.
 
     Raises:
         HandoffError: one class is missing.
@@ -365,7 +315,9 @@ def classification_loss(
         )
     half = training.batch_size // 2
     device = next(classifier.parameters()).device
+    smoothing, mixup = config.label_smoothing, config.mixup
     target_B = torch.cat([torch.ones(half), torch.zeros(half)]).to(device)
+    target_B = target_B * (1.0 - smoothing) + 0.5 * smoothing
 
     shifted = [name for name in classifier.images if steps.fields[name].dtype == np.uint8]
 
@@ -377,17 +329,21 @@ def classification_loss(
         batch: dict[str, Any] = {name: values[rows] for name, values in steps.fields.items()}
         for name in shifted:
             batch[name] = shifted_images(batch[name], config.classifier.shift, generator)
+        goal_B = target_B
+        if mixup > 0.0:
+            share, order = generator.beta(mixup, mixup), generator.permutation(2 * half)
+            batch = {name: _mixed(values, order, share) for name, values in batch.items()}
+            goal_B = share * target_B + (1.0 - share) * target_B[torch.from_numpy(order)]
         # Dropout uses torch's global random state, which must be a function of the update as well.
         with seeded(int(generator.integers(2**62)), device), autocast(precision, device):
             logit_B = classifier(to_tensors(batch, device))
-        return torch.nn.functional.binary_cross_entropy_with_logits(logit_B.float(), target_B)
+        return torch.nn.functional.binary_cross_entropy_with_logits(logit_B.float(), goal_B)
 
     return without_data(loss)
 
 
-def _signature(steps: LabelledSteps) -> tuple[Any, ...]:
-    return (
-        steps.task,
-        steps.rate_hz,
-        {name: to_plain(spec) for name, spec in steps.observation.items()},
-    )
+def _mixed(values: np.ndarray, order: np.ndarray, share: float) -> np.ndarray:
+    """`share` of each row, and the rest of the row that takes its place in `order` (mixup, arXiv
+    1710.09412)."""
+    rows = values.astype(np.float32)
+    return np.float32(share) * rows + np.float32(1.0 - share) * rows[order]

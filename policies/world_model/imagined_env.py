@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.rewards.success_classifier import load_classifier
+from policies.rewards.success_files import load_classifier
 from policies.world_model.config import LATENT
 from policies.world_model.model import Latent, as_fields, load_world_model
 from policies.world_model.train import SUCCESS

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from policies.normalize import MomentStatistics
 from policies.random_streams import update_seed
-from policies.rewards.train_success_classifier import LabelledSteps, train_success
+from policies.rewards.labelled_steps import LabelledSteps
+from policies.rewards.train_success_classifier import train_success
 from policies.training.loop import (
     STATE,
     Objective,

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from robots.interfaces import Observation, Step
-from robots.success import SuccessDetector
+from robots.success import DetectorConfig, SuccessDetector
 
 
 class Verdict(NamedTuple):
@@ -58,29 +58,50 @@ class EnvReward:
         )
 
 
+class SuccessVersion(NamedTuple):
+    """A version of a session's success classifier."""
+
+    number: int
+    """Number within the session; 0 is the classifier that it began with."""
+    digest: str
+    """Digest (hex sha256) of its file."""
+    probability: Callable[[Observation], np.ndarray]
+    """Maps observations (N, ...) to probabilities of success (N,), such as an exported
+    classifier."""
+    detector: DetectorConfig
+    """Threshold, release and number of steps."""
+
+
 class ClassifierReward:
     """A success classifier's detections: each has reward 1 and ends the episode.
 
     The environment's own judgement does not count; if it ends an episode, that counts as a time
     limit.
 
+    A newer version takes over where all environments begin an episode, so that every episode is
+    judged by one version.
+
     Args:
-        probability: maps observations (N, ...) to probabilities of success (N,), such as an
-            exported classifier.
-        detector: success detector of N environments.
+        version: classifier that judges.
+        robots: number N of environments.
         allowed: maps observations (N, ...) to (N,) bool, a necessary condition of success; HIL-SERL
             has one on the robot's own state beside the classifier [C]. None allows success always.
+        newer: returns a version that is newer than the one of the given number; None where there is
+            none. Called when episodes begin.
     """
 
     def __init__(
         self,
-        probability: Callable[[Observation], np.ndarray],
-        detector: SuccessDetector,
+        version: SuccessVersion,
+        robots: int = 1,
         allowed: Callable[[Observation], np.ndarray] | None = None,
+        newer: Callable[[int], SuccessVersion | None] = lambda number: None,
     ) -> None:
-        self._probability = probability
-        self._detector = detector
+        self.version = version
+        self._robots = robots
+        self._detector = SuccessDetector(version.detector, robots)
         self._allowed = allowed
+        self._newer = newer
 
     @property
     def threshold(self) -> float:
@@ -89,12 +110,16 @@ class ClassifierReward:
 
     def reset(self, rows: np.ndarray) -> None:
         """See `RewardSource`."""
+        newer = self._newer(self.version.number) if len(rows) == self._robots else None
+        if newer is not None:
+            self.version = newer
+            self._detector = SuccessDetector(newer.detector, self._robots)
         self._detector.reset(rows)
 
     def judge(self, step: Step) -> Verdict:
         """See `RewardSource`."""
         observation = step.final_observation
         allowed = None if self._allowed is None else self._allowed(observation)
-        probability = self._probability(observation)
+        probability = self.version.probability(observation)
         success = self._detector.update(probability, allowed)
         return Verdict(success.astype(np.float32), success, success, probability)

@@ -54,12 +54,9 @@ def run(
     Raises:
         HandoffError: too few successes, no threshold is precise enough, or the person stopped.
     """
-    from policies.rewards.success_classifier import classifier_to_onnx, load_classifier
-    from policies.rewards.train_success_classifier import (
-        join_steps,
-        read_labelled_steps,
-        train_success,
-    )
+    from policies.rewards.labelled_steps import join_steps, read_labelled_steps
+    from policies.rewards.success_files import classifier_to_onnx, load_classifier
+    from policies.rewards.train_success_classifier import train_success
     from robots.storage.durable import write_atomically
 
     counts = _collect(config, clone, out, progress)

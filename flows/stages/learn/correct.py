@@ -16,6 +16,8 @@ from flows.artifacts import Classifier, Episodes, Output, Policy
 from flows.correction.config import CorrectConfig
 from flows.correction.hints import check_hints
 from flows.correction.pictures import TRUNK, check_pictures, write_trunk
+from flows.correction.refresh_process import check_refresh
+from flows.correction.versions import remove_unfinished
 from flows.stages.learn.config import TRAINING_TELEMETRY
 from policies.rl.hil.config import HilJsrlConfig, HilRlpdConfig, HilSerlConfig, HilWsrlConfig
 from robots.errors import HandoffError
@@ -75,6 +77,7 @@ def run(
     for name in ("learner", "actor"):
         shutil.rmtree(out / name, ignore_errors=True)
     (out / TRUNK).unlink(missing_ok=True)
+    remove_unfinished(out)
     counted = {name: counters[name] for name in ("steps", "updates") if name in counters}
     guiding = guide_metrics(config.algorithm, out / "store.zarr", config.seed)
     useful = recorded_usefulness(EpisodeStore.open(out / "store.zarr"))
@@ -106,6 +109,7 @@ def check(config: CorrectConfig, sources: Mapping[str, Any]) -> None:
             )
     check_pictures(config)
     check_hints(config, sources)
+    check_refresh(config, sources)
 
 
 def _train(
@@ -115,14 +119,18 @@ def _train(
     from flows.correction.actor_process import act
     from flows.correction.learner_process import learn
     from flows.correction.processes import RestartedProcess, end_together
+    from flows.correction.refresh_process import refresh
 
     token = secrets.token_hex(16)
     arguments = (config, out, inputs["demos"], inputs["policy"], _action(config), token)
     learner = RestartedProcess("learner", learn, arguments)
     actor = RestartedProcess("actor", act, ())
+    refreshing = RestartedProcess("classifier", refresh, (config, out, inputs["classifier"]))
     counters: dict[str, Any] = {}
     status = "starting"
     learner.start()
+    if config.refresh is not None:
+        refreshing.start()
     try:
         while not learner.done:
             # Messages of the learner.
@@ -146,6 +154,8 @@ def _train(
                             actor.start()
                     case ("enough",):
                         actor.send("stop")
+            # A version that the classifier's process has published is found by the others.
+            refreshing.receive()
             # Messages of the actor.
             for message in actor.receive():
                 match message:
@@ -163,7 +173,7 @@ def _train(
             time.sleep(POLL_SECONDS)
     finally:
         # Neither waits for the other: the actor's journal keeps what the learner has not received.
-        end_together([actor, learner], LEARNER_SECONDS)
+        end_together([actor, refreshing, learner], LEARNER_SECONDS)
     return counters
 
 

@@ -7,5 +7,6 @@
 - `server`: the websocket server of the learner process.
 - `message_log`: messages of actors, logged to disk and applied exactly once.
 - `rlif`: RLIF, rewards from interventions.
+- `judged_success`: rewards by the newest version of the success classifier.
 - `hg_dagger`: HG-DAgger, imitation of corrections.
 """

@@ -17,7 +17,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -77,10 +77,15 @@ class Counters(NamedTuple):
 
 
 class RewardRelabeling(Protocol):
-    """Replaces rewards before steps are stored; see `policies.rl.hil.rlif.InterventionReward`."""
+    """Replaces rewards before steps are stored, and later; see
+    `policies.rl.hil.rlif.InterventionReward` and `policies.rl.hil.judged_success.JudgedSuccess`."""
 
     def __call__(self, steps: Steps) -> Steps:
         """Relabelled steps whose reward is known; others are delayed."""
+        ...
+
+    def revise(self, buffers: Iterable[Replay]) -> None:
+        """Replaces rewards that are stored already; called between updates."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -184,6 +189,11 @@ class LearnerTraining:
                 steps.rows - complete.rows,
             )
         return complete
+
+    def revise(self) -> None:
+        """Replaces stored rewards whose judgement has changed."""
+        if self.relabel is not None:
+            self.relabel.revise(self.buffers.values())
 
     def update(self) -> Mapping[str, Any]:
         """One update; its random numbers depend only on the seed and its number."""
@@ -358,6 +368,7 @@ def run_learner(
             ready(server.start())
             while not stopped.is_set() and not stop(training.counters):
                 training.receive()
+                training.revise()
                 server.pause(pause(training.counters))
                 if training.update_due:
                     metrics = training.update()

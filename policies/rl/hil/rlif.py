@@ -11,6 +11,7 @@ The code also loses the last step of every episode; here it is kept.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,9 @@ class InterventionReward:
         return (
             None if pending is None else pending._replace(reward=np.zeros(pending.rows, np.float32))
         )
+
+    def revise(self, buffers: Iterable[Replay]) -> None:
+        """Changes nothing: what a person did at a step stays."""
 
     def state_dict(self) -> dict[str, Any]:
         """Pending steps, for `load_state_dict`."""

@@ -42,6 +42,10 @@ EndedBy = Literal[
 label, the time limit, a person who discards it, an error, the end of the session, or a kill."""
 Judge = Literal["task", "classifier"]
 """Who judges an episode that no person labels: the environment, or a success classifier."""
+CLASSIFIER_VERSION, CLASSIFIER_DIGEST = "classifier_version", "classifier_digest"
+"""Entries of an episode that a success classifier judged: the number of its version within the
+session, 0 for the one that the session began with, and the digest (hex sha256) of its ONNX
+file."""
 WallClock = Callable[[], str]
 """Returns the wall time, in ISO 8601."""
 

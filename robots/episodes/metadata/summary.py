@@ -6,7 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from robots.episodes.metadata.episode_metadata import EpisodeEnd, EpisodeOrigin
+from robots.episodes.metadata.episode_metadata import (
+    CLASSIFIER_DIGEST,
+    CLASSIFIER_VERSION,
+    EpisodeEnd,
+    EpisodeOrigin,
+)
 
 SHARED = frozenset(
     (
@@ -18,6 +23,8 @@ SHARED = frozenset(
         "operator",
         "device",
         "policy_versions",
+        CLASSIFIER_VERSION,
+        CLASSIFIER_DIGEST,
     )
 )
 """Entries of the metadata that are the same for all recorders."""

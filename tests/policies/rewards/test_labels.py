@@ -55,7 +55,8 @@ def write(
 
 def save_place_classifier(folder: Path, task: str = "walk") -> Path:
     """An untrained classifier of places; the fixture `near_three` gives its probabilities."""
-    from policies.rewards.success_classifier import SuccessClassifier, save_classifier
+    from policies.rewards.success_classifier import SuccessClassifier
+    from policies.rewards.success_files import save_classifier
 
     config = ClassifierConfig(fields=("place",), vector_width=4, hidden=())
     classifier = SuccessClassifier(PLACE, config)

@@ -15,25 +15,24 @@ from torch import nn
 from policies.networks.config import TrunkConfig
 from policies.networks.images.efficientnet_lite import pretrained_trunk
 from policies.rewards.config import ClassifierConfig, TrainSuccessConfig
+from policies.rewards.labelled_steps import (
+    LabelledSteps,
+    join_steps,
+    read_labelled_steps,
+    split_steps,
+)
 from policies.rewards.success_classifier import (
-    CARD,
-    WEIGHTS,
     SuccessClassifier,
     TrunkImageEncoder,
-    classifier_to_onnx,
     digest_weights,
-    load_classifier,
     probabilities,
     shifted_images,
     to_tensors,
 )
+from policies.rewards.success_files import CARD, WEIGHTS, classifier_to_onnx, load_classifier
 from policies.rewards.train_success_classifier import (
-    LabelledSteps,
     classification_loss,
     fit_classifier,
-    join_steps,
-    read_labelled_steps,
-    split_steps,
     train_success,
     with_maps,
     with_threshold,
@@ -272,6 +271,7 @@ def test_a_given_encoder_is_used_and_stays_frozen(lamps: LabelledSteps, tmp_path
     report = train_success(CONFIG, lamps, tmp_path, no_progress, {"lamp": Brightness()})
     assert report["precision"] > 0.95
     classifier, card = load_classifier(tmp_path, {"lamp": Brightness(scale=0.0)})
+    assert isinstance(classifier, SuccessClassifier)
     assert float(classifier.encoders["lamp"].scale) == 2.0  # type: ignore[arg-type]
     assert card.foreign_encoders == ("lamp",)
     with pytest.raises(HandoffError, match=r"given for \[\], expected \['lamp'\]"):
@@ -485,6 +485,7 @@ def test_a_frozen_trunk_encodes_every_image_once_and_is_a_part_of_the_classifier
     report = train_success(replace(CONFIG, classifier=behind), lamps, tmp_path, no_progress)
     assert report["precision"] > 0.9
     classifier, card = load_classifier(tmp_path)
+    assert isinstance(classifier, SuccessClassifier)
     encoder = classifier.encoders["lamp"]
     assert isinstance(encoder, TrunkImageEncoder)
     pretrained = pretrained_trunk(4).state_dict()

@@ -12,11 +12,11 @@ from real.hil.actor import Actor, ActorConfig, ActorStep
 from real.hil.actor_policy import ActorPolicy
 from real.hil.interfaces import ScaledActions, ScaledWallClock, observation_vector
 from real.hil.journal import Journal
-from real.hil.rewards import ClassifierReward
+from real.hil.rewards import ClassifierReward, SuccessVersion
 from robots.errors import HandoffError
 from robots.interfaces import Intervention, Label, Observation, Requests, Step
 from robots.spec import ActionSpec, FieldSpec
-from robots.success import DetectorConfig, SuccessDetector
+from robots.success import DetectorConfig
 from robots.wire.learner import EPISODES_PER_START, JournalEntry, decode
 from robots.wire.shared_pictures import RECEIVED_EPISODES, SharedPictures
 from robots.wire.steps import Steps, concatenate_steps
@@ -226,7 +226,7 @@ def test_a_classifier_ends_the_episode_and_the_environment_that_did_not_notice_i
 ) -> None:
     env = Counters(num_envs=2, limit=5)
     sure = lambda obs: np.where(obs["state"][:, 1] >= [2, 99], 0.9, 0.1)  # noqa: E731
-    rewards = ClassifierReward(sure, SuccessDetector(DetectorConfig(steps=1), 2))
+    rewards = ClassifierReward(SuccessVersion(0, "", sure, DetectorConfig(steps=1)), 2)
     steps = acted(tmp_path, env, 5, rewards=rewards)
     first, second = (
         {name: getattr(steps, name)[env_id::2] for name in steps._fields[:8]} for env_id in (0, 1)
@@ -243,10 +243,33 @@ def test_a_classifier_ends_the_episode_and_the_environment_that_did_not_notice_i
 def test_what_the_environment_takes_for_success_is_a_time_limit_to_a_classifier(
     tmp_path: Path,
 ) -> None:
-    rewards = ClassifierReward(lambda obs: np.zeros(1), SuccessDetector(DetectorConfig()))
+    rewards = ClassifierReward(SuccessVersion(0, "", lambda obs: np.zeros(1), DetectorConfig()))
     steps = acted(tmp_path, Counters(success_at=2), 2, rewards=rewards)
     assert (steps.terminated.tolist(), steps.truncated.tolist()) == ([False, False], [False, True])
     assert steps.reward.tolist() == [0.0, 0.0]
+
+
+def test_a_newer_classifier_judges_from_the_next_episode_on(tmp_path: Path) -> None:
+    blind = SuccessVersion(0, "a", lambda obs: np.zeros(1), DetectorConfig(steps=1))
+    sure = SuccessVersion(1, "b", lambda obs: np.ones(1), DetectorConfig(threshold=0.9, steps=1))
+    published: list[SuccessVersion] = []
+    asked: list[int] = []
+
+    def newer(number: int) -> SuccessVersion | None:
+        asked.append(number)
+        return next((one for one in published if one.number > number), None)
+
+    rewards = ClassifierReward(blind, newer=newer)
+    judged: list[tuple[int, bool]] = []
+
+    def watch(step: ActorStep) -> None:
+        published[:] = [sure]
+        judged.append((rewards.version.number, bool(step.verdict.success[0])))
+
+    acted(tmp_path, Counters(limit=3), 5, rewards=rewards, watch=watch)
+    assert judged == [(0, False), (0, False), (0, False), (1, True), (1, True)]
+    assert asked == [0, 0, 1, 1]
+    assert rewards.threshold == 0.9
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from real.hil.actor_policy import ActorPolicy
 from real.hil.hints import ActorHints
 from real.hil.interfaces import observation_vector
 from real.hil.journal import Journal
-from real.hil.rewards import ClassifierReward
+from real.hil.rewards import ClassifierReward, SuccessVersion
 from real.hints.config import CorrectionHints, HintSource, ValueDropSource
-from robots.success import DetectorConfig, SuccessDetector
+from robots.success import DetectorConfig
 from robots.wire.actor_card import CriticsCard, MlpCard, array_shapes
 from robots.wire.learner import Parameters
 from tests.real.hil.made import parameters
@@ -142,10 +142,8 @@ def test_hints_that_are_not_to_be_shown_are_recorded(tmp_path: Path) -> None:
 
 
 def test_the_probability_is_that_after_the_last_step_and_unknown_at_first(tmp_path: Path) -> None:
-    rewards = ClassifierReward(
-        lambda observation: 0.1 * observation["state"][:, 1],
-        SuccessDetector(DetectorConfig(threshold=0.9)),
-    )
+    probability = lambda observation: 0.1 * observation["state"][:, 1]  # noqa: E731
+    rewards = ClassifierReward(SuccessVersion(0, "", probability, DetectorConfig(threshold=0.9)))
     config = CorrectionHints(success=HintSource())
     session = Watched(tmp_path, config, rewards=rewards)
     assert session.recorded("success_probability") == pytest.approx([-1.0, 0.1, 0.2, 0.3] * 2)
