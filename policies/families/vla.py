@@ -47,6 +47,7 @@ from policies.policy import (
 )
 from policies.policy_config import VlaConfig
 from policies.samplers.chain import Denoise, Grid, sample
+from policies.samplers.chunk_actor import ChunkActor, PolicyFeatures
 from policies.samplers.flow_matching import flow_example, ode_grid, sde_grid, training_time
 from policies.samplers.noise_actor import NoiseActor
 from robots.errors import HandoffError
@@ -87,6 +88,7 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
                 load_weights(checkpoint, self)
         self._freeze_unused()
         self.noise_actor = None if config.noise_actor is None else NoiseActor(config.noise_actor)
+        self.chunk_actor = None if config.chunk_actor is None else ChunkActor(config.chunk_actor)
         self.set_sampler_steps(config.inference_steps)
 
     def set_sampler_steps(self, steps: int) -> None:
@@ -124,10 +126,18 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
 
     def encoded_sampler(self, obs: ObservationTensors) -> EncodedSampler:
         """See `DenoisingPolicy.encoded_sampler`; the features are the observation vector, and the
-        mean hidden state of the action expert for a noise of 0."""
+        mean hidden state of the action expert for a noise of 0. The tokens are those of the
+        backbone's prefix, each the values of all heads of the last layer that the expert reads."""
         context = self.expert_context(obs)
+
+        def tokens() -> PolicyFeatures:
+            value_BNLD = context.key_values[-1][1]
+            token_BLW = value_BNLD.transpose(1, 2).flatten(2).float()
+            return PolicyFeatures(obs.vector_BTO.flatten(1), token_BLW, context.mask_BL)
+
         return EncodedSampler(
             lambda: self._features(obs.vector_BTO, context),
+            tokens,
             lambda noise_BHA: self._denoised(context, noise_BHA),
         )
 
