@@ -4,9 +4,9 @@ Source: Xu et al., "RL Token: Bootstrapping Online RL with Vision-Language-Actio
 Intelligence, arXiv 2604.23073, pi.website/research/rlt). From the source are the parts: a
 transformer reads one compact token from the features of the frozen policy, and a small actor gets
 that token, the proprioceptive state and the chunk that the policy proposes, the reference. Ours is
-how they are put together: the actor adds a bounded edit to the executed part of the reference, where
-the source's actor returns the whole chunk, so that an actor whose last layer is 0 leaves every chunk
-as it is, to the last bit; and it is given the whole observation vector.
+how they are put together: the actor adds a bounded edit to the executed part of the reference,
+where the source's actor returns the whole chunk, so that an actor whose last layer is 0 leaves
+every chunk as it is, to the last bit; and it is given the whole observation vector.
 
 `policies.rl.finetuning.rl_token` trains both parts.
 

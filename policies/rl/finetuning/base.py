@@ -29,8 +29,8 @@ class FinetuneAlgorithm:
     as adapters of a frozen backbone; for language-conditioned policies."""
     learns_beside: ClassVar[str | None] = None
     """What an actor beside the sampler of a frozen policy does, where the algorithm learns one:
-    `chooses the initial noise`. Neither further fine-tuning nor on-policy distillation keeps such an
-    actor. None for algorithms that train the policy."""
+    `chooses the initial noise`. Neither further fine-tuning nor on-policy distillation keeps such
+    an actor. None for algorithms that train the policy."""
 
     @property
     def runs_on_device(self) -> bool:
@@ -67,9 +67,9 @@ class FrozenPolicyConfig(FinetuneAlgorithm):
     """Updates of the learner after every rollout from the last of `warm_up` on. The code of DSRL
     makes 20 to 30 per decision of all four environments, that of RL tokens 5 per decision."""
     warm_up: Count = 2
-    """Rollouts at the start before the first update, with the policy's own chunks: of standard normal
-    initial noise, clipped to its limit (`dsrl`), or with exploration noise added (`rl_token`). The
-    critics first learn what the policy does."""
+    """Rollouts at the start before the first update, with the policy's own chunks, so that the
+    critics first learn what the policy does: of standard normal initial noise, clipped to its limit
+    (`dsrl`), or with exploration noise added (`rl_token`)."""
 
     def reward_discount(self) -> float:
         """See `FinetuneAlgorithm.reward_discount`."""

@@ -25,7 +25,7 @@ from policies.rl.finetuning.chunk_replay import ReplayedRollouts, Visit, collect
 from policies.rl.finetuning.collapse import checked_means
 
 
-class Learner(Protocol):
+class ActorLearner(Protocol):
     """An off-policy learner whose complete state can be saved."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class Learner(Protocol):
 
 
 Options = TypeVar("Options", bound=FrozenPolicyConfig)
-AnyLearner = TypeVar("AnyLearner", bound=Learner)
+AnyLearner = TypeVar("AnyLearner", bound=ActorLearner)
 
 
 class FrozenPolicyFinetuning(ReplayedRollouts, OnlineFinetuning, ABC, Generic[Options, AnyLearner]):

@@ -39,8 +39,8 @@ class TokenTrainingConfig:
     layers: Count = 1
     """Transformer layers of the encoder."""
     decisions: Repetitions = 20
-    """Decisions per environment of the frozen policy at the start, whose states train the token. The
-    paper takes demonstrations [P]. Their feature tokens are held in memory, in half precision."""
+    """Decisions per environment of the frozen policy at the start, whose states train the token;
+    the paper takes demonstrations [P]. Feature tokens are held in memory, in half precision."""
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(steps=2000, learning_rate=1e-3, batch_size=128)
     )
@@ -78,14 +78,14 @@ class RlTokenFinetuneConfig(FrozenPolicyConfig):
     """Bound on every entry of an edit [normalised units], in which the demonstrated chunks have a
     standard deviation of 1/2. The paper's actor is not bounded, but for `bc_weight`."""
     bc_weight: NonNegative = 0.3
-    """Weight of the mean squared distance between the refined chunk and the reference in the loss of
-    the actor, in units of the return per squared normalised unit."""
+    """Weight of the mean squared distance between the refined chunk and the reference in the loss
+    of the actor, in units of the return per squared normalised unit."""
     dropout: Share = 0.5
-    """Share of the rows of a minibatch in which the actor does not see the reference [P], so that it
-    learns from token and state what to do. It never hides it in acting."""
+    """Share of the rows of a minibatch in which the actor does not see the reference [P], so that
+    it learns from token and state what to do. In acting it always sees it."""
     noise: Positive = 0.1
-    """Standard deviation of the exploration noise of every entry of a chunk [normalised units]; also
-    that of the next chunk in the Bellman target."""
+    """Standard deviation of the exploration noise of every entry of a chunk [normalised units];
+    also that of the next chunk in the Bellman target."""
     shared_noise: Share = 0.5
     """Share of the variance of that noise which all actions of a chunk have in common, so that they
     do not cancel one another; 0 draws every action's noise by itself [P]."""

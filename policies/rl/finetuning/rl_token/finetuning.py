@@ -11,9 +11,9 @@ Intelligence, arXiv 2604.23073, pi.website/research/rlt), without released code.
 
 Ours: the token's sizes and data (`token_training`), the bounded edit that begins at 0
 (`policies.samplers.chunk_actor`), noise that the actions of a chunk share in part, rewards and
-values that are discounted per action, updates that alternate with whole rollouts, and policies other
-than a vision-language-action model: a diffusion or flow policy's encoded observation is the token's
-source. The paper acts in a critical phase of a task, chosen by a person, and replaces chunks by a
+values that are discounted per action, updates that alternate with whole rollouts, and policies
+other than a vision-language-action model: a diffusion or flow policy's encoded observation is the
+token's source. The paper acts in a critical phase of a task, chosen by a person, and replaces chunks by a
 person's corrections; here the actor acts throughout, without corrections.
 
 Shape suffixes: R rows, S state, H horizon, A action, D entries of the executed part.

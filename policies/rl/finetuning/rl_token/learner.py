@@ -1,8 +1,8 @@
 """Learns to refine the chunks of a frozen policy: an actor and an ensemble of critics.
 
 The losses are those of Xu et al., arXiv 2604.23073, which are TD3's with a term of imitation: the
-critics, of RL token, observation vector and executed part of a chunk, learn the discounted reward of
-a whole chunk and the minimum of their targets at the next one; the actor maximises their minimum,
+critics, of RL token, observation vector and executed part of a chunk, learn the discounted reward
+of a whole chunk and the minimum of their targets at the next one; the actor maximises their minimum,
 and is drawn towards the reference. The critics take several steps for one of the actor. Ours: the
 next chunk has the exploration noise of acting, which serves as TD3's smoothing, and there is no
 target actor.
@@ -63,7 +63,7 @@ class RefinementNetworks(nn.Module):
 
 
 class RefinementLearner:
-    """Implements `policies.rl.finetuning.frozen_policy.Learner`.
+    """Implements `policies.rl.finetuning.frozen_policy.ActorLearner`.
 
     Args:
         config: options.
@@ -142,11 +142,11 @@ class RefinementLearner:
         return {**metrics, "edit": squared.sqrt()}
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Learner.state_dict`."""
+        """See `ActorLearner.state_dict`."""
         return learner_state(self.networks, self.optimizers, self.updates)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Learner.load_state_dict`."""
+        """See `ActorLearner.load_state_dict`."""
         self.updates = load_learner_state(state, self.networks, self.optimizers)
 
     def _critic_step(self, batch: RefinementBatch, generator: torch.Generator) -> dict[str, Tensor]:
