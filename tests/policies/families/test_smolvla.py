@@ -261,10 +261,10 @@ def test_the_checkpoint_takes_part_in_the_cache_key_and_excludes_training_its_fl
     noise = torch.randn(1, *module.chunk_shape)
     with torch.no_grad():
         assert sampler.features().shape == (1, 3 + module.expert.width)
-        # The tokens of an actor beside it are the values of all prefix tokens.
+        # The tokens of an actor beside it are the hidden states of all actions.
         vector, token, mask = sampler.tokens()
-        assert vector.shape == (1, 3)
-        assert token.shape[:2] == mask.shape
+        assert (vector.shape, token.shape[:2]) == ((1, 3), (1, module.chunk_shape[0]))
+        assert mask.all()
         torch.testing.assert_close(sampler.chunk(noise), module.sample(observed, noise))
 
 

@@ -74,10 +74,10 @@ class RlTokenFinetuneConfig(FrozenPolicyConfig):
     kind: Literal["rl_token"] = "rl_token"
     token: TokenTrainingConfig = field(default_factory=TokenTrainingConfig)
     """Size and training of the RL token."""
-    limit: Positive = 1.0
+    limit: Positive = 0.5
     """Bound on every entry of an edit [normalised units], in which the demonstrated chunks have a
     standard deviation of 1/2. The paper's actor is not bounded, but for `bc_weight`."""
-    bc_weight: NonNegative = 0.3
+    bc_weight: NonNegative = 1.0
     """Weight of the mean squared distance between the refined chunk and the reference in the loss
     of the actor, in units of the return per squared normalised unit."""
     dropout: Share = 0.5

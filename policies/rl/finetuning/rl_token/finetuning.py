@@ -9,7 +9,8 @@ Intelligence, arXiv 2604.23073, pi.website/research/rlt), without released code.
   it towards the reference; an ensemble of critics of whole chunks; Gaussian exploration noise; a
   warm-up by the policy itself; several critic steps for one of the actor.
 
-Ours: the token's sizes and data (`token_training`), the bounded edit that begins at 0
+Ours: the token's sizes, data and source, which is the action expert in place of the backbone
+(`token_training`, `policies.families.vla`), the bounded edit that begins at 0
 (`policies.samplers.chunk_actor`), noise that the actions of a chunk share in part, rewards and
 values that are discounted per action, updates that alternate with whole rollouts, and policies
 other than a vision-language-action model: a diffusion or flow policy's encoded observation is the
