@@ -33,6 +33,7 @@ from policies.rl.finetuning.rl_token.finetuning import RlTokenFinetuning
 from policies.rl.finetuning.rl_token.learner import RefinementBatch, RefinementLearner
 from policies.rl.finetuning.rl_token.token_training import train_token
 from policies.rl.networks.config import MlpSizes
+from policies.samplers.chunk_actor import ChunkEditor
 from policies.training.config import TrainingConfig
 from robots.config import validate
 from robots.errors import HandoffError
@@ -83,6 +84,12 @@ def learner(config: RlTokenFinetuneConfig = RL_TOKEN, seed: int = 0) -> Refineme
     return RefinementLearner(config, 3, (2, 2), seed)
 
 
+def last_layer(actor: ChunkEditor) -> torch.nn.Linear:
+    layer = actor.network[-1]
+    assert isinstance(layer, torch.nn.Linear)
+    return layer
+
+
 def batch(rows: int = 64) -> RefinementBatch:
     draw = torch.Generator().manual_seed(4)
     state, next_state = torch.rand(2, rows, 3, generator=draw)
@@ -109,7 +116,7 @@ def test_an_actor_without_updates_leaves_every_chunk_to_the_last_bit(
         assert made.policy.chunk_actor is not None
         assert torch.equal(made.policy.sample(obs, noise), expected)
         # An actor that edits is seen.
-        made.policy.chunk_actor.editor.network[-1].bias.fill_(0.1)
+        last_layer(made.policy.chunk_actor.editor).bias.fill_(0.1)
         found = made.policy.sample(obs, noise)
     # Two of four actions are executed, from that of the newer of two observed steps on.
     assert (made.first, made.action) == (1, (2, 1))
@@ -123,7 +130,7 @@ def test_the_imitation_term_pulls_the_refined_chunk_to_the_reference() -> None:
     made = learner(replace(RL_TOKEN, bc_weight=0.7, dropout=0.0))
     for parameter in made.networks.critic.parameters():
         torch.nn.init.zeros_(parameter)
-    torch.nn.init.constant_(made.networks.actor.network[-1].bias, 0.2)
+    torch.nn.init.constant_(last_layer(made.networks.actor).bias, 0.2)
     loss, squared = made.actor_loss(batch(), draws())
     edit = np.tanh(0.2)
     assert float(squared) == pytest.approx(edit**2, rel=1e-5)
@@ -131,7 +138,7 @@ def test_the_imitation_term_pulls_the_refined_chunk_to_the_reference() -> None:
     loss.backward()
     # d/db of 0.7 / 4 tanh(b)^2, for each of four entries.
     expected = 0.7 / 4 * 2.0 * edit * (1.0 - edit**2)
-    gradient = made.networks.actor.network[-1].bias.grad
+    gradient = last_layer(made.networks.actor).bias.grad
     torch.testing.assert_close(gradient, torch.full((4,), expected), rtol=1e-4, atol=0.0)
 
 
@@ -146,7 +153,7 @@ def test_the_reference_is_hidden_in_that_share_of_the_rows() -> None:
 
 def test_the_reference_is_never_hidden_in_acting() -> None:
     made = learner(replace(RL_TOKEN, dropout=1.0, noise=1e-9))
-    torch.nn.init.normal_(made.networks.actor.network[-1].weight, generator=draws(2))
+    torch.nn.init.normal_(last_layer(made.networks.actor).weight, generator=draws(2))
     rows = batch()
     with torch.no_grad():
         found = made.explored(rows.state_BS, rows.reference_BD, draws())
@@ -197,7 +204,7 @@ def test_rewards_and_values_are_discounted_per_executed_action() -> None:
 
 def test_the_reference_and_the_executed_chunk_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     made = make(replace(RL_TOKEN, noise=0.2))
-    torch.nn.init.constant_(made.learner.networks.actor.network[-1].bias, 0.3)
+    torch.nn.init.constant_(last_layer(made.learner.networks.actor).bias, 0.3)
     given = spied(made, monkeypatch)  # type: ignore[arg-type]
     made.rollout(40)
     table = made._replay.rollout(0)
@@ -426,7 +433,7 @@ def test_a_flow_policy_with_a_backbone_is_refined_and_exported(tmp_path: Path) -
     for words in (WORDS[:2], WORDS[1::-1]):
         features = module.encoded_sampler(ObservationTensors(obs, {}, words)).tokens()
         tokens.append(actor.encoder(features.token_BLW, features.mask_BL))
-    assert not torch.allclose(*tokens)
+    assert not torch.allclose(tokens[0], tokens[1])
     session = onnxruntime.InferenceSession(to_onnx(module, 20).SerializeToString())
     token = module.tokens(WORDS[:2])
     inputs = {
