@@ -59,7 +59,7 @@ TOKEN = TokenTrainingConfig(
     training=TrainingConfig(steps=30, learning_rate=1e-3, batch_size=16, warmup_steps=1),
 )
 RL_TOKEN = RlTokenFinetuneConfig(
-    token=TOKEN, critic=TINY, actor=TINY, batch_size=16, updates=10, warm_up=1
+    token=TOKEN, critic=TINY, actor=TINY, limit=1.0, batch_size=16, updates=10, warm_up=1
 )
 SMALL = FinetuneConfig(algorithm=RL_TOKEN, rollouts=4, decisions=6, save_every=1, first_seed=0)
 
