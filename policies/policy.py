@@ -24,7 +24,7 @@ from policies.networks.images.image_model import FOLDER as IMAGE_FOLDER
 from policies.networks.images.image_model import ImageModel
 from policies.normalize import MinMaxNormalizer, MomentStatistics, StandardNormalizer
 from policies.policy_config import PolicyConfig
-from policies.samplers.chunk_actor import ChunkActor, PolicyFeatures
+from policies.samplers.chunk_actor import ChunkRefiner, PolicyFeatures
 from policies.samplers.noise_actor import NoiseActor
 from robots.errors import HandoffError
 
@@ -281,7 +281,7 @@ class DenoisingPolicy(ChunkPolicy):
     noise_actor: NoiseActor | None
     """Actor that chooses the initial noise of `sample` (DSRL), assigned by the family; None starts
     from the given noise. The steps of `chain_grid` start from a noise of the caller in any case."""
-    chunk_actor: ChunkActor | None
+    chunk_actor: ChunkRefiner | None
     """Actor that refines the chunk of `sample` (RL token), assigned by the family; None leaves it.
     The chunks of `chain_grid` are not refined."""
 

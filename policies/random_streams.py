@@ -84,8 +84,8 @@ class ChunkSelectionStream(IntEnum):
     DEMONSTRATIONS = 2
     """The noise of the chunks that are sampled at the states of demonstrations, once per run."""
     TOKEN = 3
-    """The noise of the chunks that are executed in the states that train the RL token, once per run,
-    and the minibatches of that training."""
+    """The noise of the chunks that are executed in the states that train the RL token, once per
+    run, and the minibatches of that training."""
 
 
 class Rl100Stream(IntEnum):

@@ -47,7 +47,7 @@ from policies.policy import (
 )
 from policies.policy_config import DiffusionPolicyConfig
 from policies.samplers.chain import Denoise, Grid
-from policies.samplers.chunk_actor import ChunkActor, PolicyFeatures
+from policies.samplers.chunk_actor import ChunkRefiner, PolicyFeatures
 from policies.samplers.ddim import (
     NoiseSchedule,
     cosine_schedule,
@@ -107,7 +107,7 @@ class DiffusionPolicy(DenoisingPolicy):
             else None
         )
         self.noise_actor = None if config.noise_actor is None else NoiseActor(config.noise_actor)
-        self.chunk_actor = None if config.chunk_actor is None else ChunkActor(config.chunk_actor)
+        self.chunk_actor = None if config.chunk_actor is None else ChunkRefiner(config.chunk_actor)
         schedule = cosine_schedule(config.train_timesteps)
         self.register_buffer("alpha_K", schedule.alpha_K, persistent=False)
         self.register_buffer("sigma_K", schedule.sigma_K, persistent=False)

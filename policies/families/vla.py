@@ -47,7 +47,7 @@ from policies.policy import (
 )
 from policies.policy_config import VlaConfig
 from policies.samplers.chain import Denoise, Grid, sample
-from policies.samplers.chunk_actor import ChunkActor, PolicyFeatures
+from policies.samplers.chunk_actor import ChunkRefiner, PolicyFeatures
 from policies.samplers.flow_matching import flow_example, ode_grid, sde_grid, training_time
 from policies.samplers.noise_actor import NoiseActor
 from robots.errors import HandoffError
@@ -88,7 +88,7 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
                 load_weights(checkpoint, self)
         self._freeze_unused()
         self.noise_actor = None if config.noise_actor is None else NoiseActor(config.noise_actor)
-        self.chunk_actor = None if config.chunk_actor is None else ChunkActor(config.chunk_actor)
+        self.chunk_actor = None if config.chunk_actor is None else ChunkRefiner(config.chunk_actor)
         self.set_sampler_steps(config.inference_steps)
 
     def set_sampler_steps(self, steps: int) -> None:

@@ -109,7 +109,7 @@ class ChunkEditor(nn.Module):
         return self.limit * torch.tanh(edit_BD)
 
 
-class ChunkActor(nn.Module):
+class ChunkRefiner(nn.Module):
     """An untrained encoder of the RL token and the actor that refines chunks.
 
     Args:

@@ -14,8 +14,8 @@ Ours: the token's sizes, data and source, which is the action expert in place of
 (`policies.samplers.chunk_actor`), noise that the actions of a chunk share in part, rewards and
 values that are discounted per action, updates that alternate with whole rollouts, and policies
 other than a vision-language-action model: a diffusion or flow policy's encoded observation is the
-token's source. The paper acts in a critical phase of a task, chosen by a person, and replaces chunks by a
-person's corrections; here the actor acts throughout, without corrections.
+token's source. The paper acts in a critical phase of a task, chosen by a person, and replaces
+chunks by a person's corrections; here the actor acts throughout, without corrections.
 
 Shape suffixes: R rows, S state, H horizon, A action, D entries of the executed part.
 """
@@ -51,7 +51,7 @@ from policies.rl.finetuning.rl_token.token_training import (
 )
 from policies.rl.on_policy.observations import observation_tensors
 from policies.samplers.chunk_actor import (
-    ChunkActor,
+    ChunkRefiner,
     actor_state,
     executed_part,
     with_executed_part,
@@ -178,7 +178,7 @@ class RlTokenFinetuning(FrozenPolicyFinetuning[RlTokenFinetuneConfig, Refinement
             steps=self.action[0],
             limit=self.config.limit,
         )
-        actor = ChunkActor(actor_config)
+        actor = ChunkRefiner(actor_config)
         actor.encoder.load_state_dict(self.bottleneck.encoder.state_dict())
         actor.editor.load_state_dict(self.learner.networks.actor.state_dict())
         self.policy.chunk_actor = actor.requires_grad_(False).eval()
