@@ -3,9 +3,9 @@
 The losses are those of Xu et al., arXiv 2604.23073, which are TD3's with a term of imitation: the
 critics, of RL token, observation vector and executed part of a chunk, learn the discounted reward
 of a whole chunk and the minimum of their targets at the next one; the actor maximises their
-minimum, and is drawn towards the reference. The critics take several steps for one of the actor. Ours: the
-next chunk has the exploration noise of acting, which serves as TD3's smoothing, and there is no
-target actor.
+minimum, and is drawn towards the reference. The critics take several steps for one of the actor.
+Ours: the next chunk has the exploration noise of acting, which serves as TD3's smoothing, and there
+is no target actor.
 
 Shape suffixes: B batch, S state, D entries of the executed part, E members.
 """
