@@ -24,6 +24,7 @@ from policies.networks.images.image_model import FOLDER as IMAGE_FOLDER
 from policies.networks.images.image_model import ImageModel
 from policies.normalize import MinMaxNormalizer, MomentStatistics, StandardNormalizer
 from policies.policy_config import PolicyConfig
+from policies.samplers.chunk_actor import ChunkRefiner, PolicyFeatures
 from policies.samplers.noise_actor import NoiseActor
 from robots.errors import HandoffError
 
@@ -267,6 +268,8 @@ class EncodedSampler(NamedTuple):
 
     features: Callable[[], Tensor]
     """Features (B, F) of the observations, for networks that choose the initial noise."""
+    tokens: Callable[[], PolicyFeatures]
+    """The same before they are one vector, for an encoder that is learned beside the policy."""
     chunk: Callable[[Tensor], Tensor]
     """Maps the initial noise (B, H, A) to the normalised chunk (B, H, A)."""
 
@@ -278,17 +281,23 @@ class DenoisingPolicy(ChunkPolicy):
     noise_actor: NoiseActor | None
     """Actor that chooses the initial noise of `sample` (DSRL), assigned by the family; None starts
     from the given noise. The steps of `chain_grid` start from a noise of the caller in any case."""
+    chunk_actor: ChunkRefiner | None
+    """Actor that refines the chunk of `sample` (RL token), assigned by the family; None leaves it.
+    The chunks of `chain_grid` are not refined."""
 
     @abstractmethod
     def encoded_sampler(self, obs: ObservationTensors) -> EncodedSampler:
-        """The family's sampler on these observations, without the noise actor."""
+        """The family's sampler on these observations, without the actors."""
 
     def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Normalised observation to normalised chunk (B, H, A)."""
         sampler = self.encoded_sampler(obs)
         if self.noise_actor is not None:
             noise_BHA = self.noise_actor(sampler.features(), noise_BHA)
-        return sampler.chunk(noise_BHA)
+        chunk_BHA = sampler.chunk(noise_BHA)
+        if self.chunk_actor is None:
+            return chunk_BHA
+        return self.clip_chunk(self.chunk_actor(sampler.tokens(), chunk_BHA))
 
     @abstractmethod
     def velocity(self, obs: ObservationTensors) -> Denoise:
@@ -313,21 +322,28 @@ class DenoisingPolicy(ChunkPolicy):
         return chunk_BHA
 
 
-def refuse_noise_actor(policy: ChunkPolicy, about: str) -> None:
-    """Checks that a policy whose weights or velocities are used chooses no initial noise.
+def refuse_actors(policy: ChunkPolicy, about: str) -> None:
+    """Checks that a policy whose weights or velocities are used has no actor beside its sampler.
 
     Args:
         policy: any policy.
         about: beginning of the message, such as `finetune: the policy`.
 
     Raises:
-        HandoffError: the policy has a noise actor.
+        HandoffError: the policy has a noise actor or a chunk actor.
     """
-    if isinstance(policy, DenoisingPolicy) and policy.noise_actor is not None:
-        raise HandoffError(
-            f"{about} was fine-tuned by 'dsrl': an actor chooses the initial noise of its sampler, which only "
-            "evaluation, the distillation 'one_step' and export keep. Use the policy before that fine-tuning."
-        )
+    if not isinstance(policy, DenoisingPolicy):
+        return
+    found = (
+        ("dsrl", policy.noise_actor, "chooses the initial noise of its sampler"),
+        ("rl_token", policy.chunk_actor, "refines the chunks of its sampler"),
+    )
+    for method, actor, does in found:
+        if actor is not None:
+            raise HandoffError(
+                f"{about} was fine-tuned by '{method}': an actor {does}, which only evaluation, the distillation "
+                "'one_step' and export keep. Use the policy before that fine-tuning."
+            )
 
 
 @contextmanager

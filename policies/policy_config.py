@@ -20,6 +20,7 @@ from policies.chunk_policy_config import (
     VisionLanguagePolicyConfig,
 )
 from policies.networks.config import (
+    ChunkActorConfig,
     MlpConfig,
     NetworkConfig,
     NoiseActorConfig,
@@ -40,6 +41,9 @@ from robots.config import (
 )
 from robots.errors import HandoffError
 from robots.wire.actor_card import ActorCard
+
+FROZEN_METHODS = ("dsrl", "rl_token")
+"""Fine-tuning methods that learn an actor beside the sampler of a policy, whose weights stay."""
 
 
 @config
@@ -80,6 +84,9 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     noise_actor: NoiseActorConfig | None = None
     """Actor that chooses the initial noise of the sampler; set by the fine-tuning method `dsrl`,
     which learns it. None starts from standard normal noise."""
+    chunk_actor: ChunkActorConfig | None = None
+    """Actor that refines the sampled chunk; set by the fine-tuning method `rl_token`, which learns
+    it. None leaves the chunk as it is."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,26 +129,27 @@ class DiffusionPolicyConfig(EncodedPolicyConfig):
     @property
     def one_step_methods(self) -> tuple[str, ...]:
         """See `ChunkPolicyConfig.one_step_methods`; `shortcut` requires the straight path of a
-        flow, and takes no decided actions or noise actor."""
+        flow, and takes no decided actions and no actor beside the sampler."""
         if self.step_conditioned:
             return ()
-        if self.prefix or self.noise_actor is not None:
+        if self.prefix or self.noise_actor is not None or self.chunk_actor is not None:
             return ("one_step",)
         return ("one_step", "shortcut") if self.objective == "flow" else ("one_step",)
 
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
-        """See `ChunkPolicyConfig.finetuning_methods`; all of them but DSRL require a velocity that
-        is trained at every time, none keeps decided actions or an earlier noise actor, FPO and
-        ReinFlow require a flow, and only PPO and DSRL observe the instruction."""
-        if self.prefix or self.noise_actor is not None:
+        """See `ChunkPolicyConfig.finetuning_methods`; all but those that keep the policy
+        frozen require a velocity that is trained at every time, none keeps decided actions or an
+        earlier actor beside the sampler, FPO and ReinFlow require a flow, and only PPO and those on
+        a frozen policy observe the instruction."""
+        if self.prefix or self.noise_actor is not None or self.chunk_actor is not None:
             return ()
         if self.step_conditioned:
-            return ("dsrl",)
+            return FROZEN_METHODS
         ppo = ("dppo", "fpo", "reinflow") if self.objective == "flow" else ("dppo",)
         if self.language is not None:
-            return (*ppo, "dsrl")
-        return (*ppo, "best_of_n", "expo", "q_chunking", "rl100", "dsrl")
+            return (*ppo, *FROZEN_METHODS)
+        return (*ppo, "best_of_n", "expo", "q_chunking", "rl100", *FROZEN_METHODS)
 
 
 @config
@@ -307,6 +315,9 @@ class VlaConfig(VisionLanguagePolicyConfig):
     noise_actor: NoiseActorConfig | None = None
     """Actor that chooses the initial noise of the sampler; set by the fine-tuning method `dsrl`,
     which learns it. None starts from standard normal noise."""
+    chunk_actor: ChunkActorConfig | None = None
+    """Actor that refines the sampled chunk; set by the fine-tuning method `rl_token`, which learns
+    it. None leaves the chunk as it is."""
 
     @property
     def external_folders(self) -> Mapping[str, str]:
@@ -317,12 +328,12 @@ class VlaConfig(VisionLanguagePolicyConfig):
     @property
     def finetuning_methods(self) -> tuple[str, ...]:
         """See `ChunkPolicyConfig.finetuning_methods`; the padded entries of a checkpoint are part
-        of its sampler's state, and methods other than DSRL know the robot's entries only."""
-        if self.noise_actor is not None:
+        of its sampler's state, and only methods on a frozen policy do not need to know them."""
+        if self.noise_actor is not None or self.chunk_actor is not None:
             return ()
         if self.checkpoint is not None:
-            return ("dsrl",)
-        return (*super().finetuning_methods, "fpo", "dsrl")
+            return FROZEN_METHODS
+        return (*super().finetuning_methods, "fpo", *FROZEN_METHODS)
 
     @property
     def sampler(self) -> str:

@@ -74,8 +74,8 @@ class LearnerStream(IntEnum):
 
 
 class ChunkSelectionStream(IntEnum):
-    """Third entry of the seed sequence of fine-tuning by best-of-N, EXPO, Q-chunking and DSRL,
-    after its seed and the number of completed rollouts."""
+    """Third entry of the seed sequence of fine-tuning by best-of-N, EXPO, Q-chunking, DSRL
+    and RL tokens, after its seed and the number of completed rollouts."""
 
     ROLLOUT = 0
     """The noise of the chunks that are executed in the environments."""
@@ -83,6 +83,9 @@ class ChunkSelectionStream(IntEnum):
     """The noise and the candidates of the updates after the rollout."""
     DEMONSTRATIONS = 2
     """The noise of the chunks that are sampled at the states of demonstrations, once per run."""
+    TOKEN = 3
+    """The noise of the chunks that are executed in the states that train the RL token, once per
+    run, and the minibatches of that training."""
 
 
 class Rl100Stream(IntEnum):

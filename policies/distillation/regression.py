@@ -44,9 +44,9 @@ def one_step_student(teacher: DiffusionPolicy) -> DiffusionPolicy:
     """A copy of the teacher that samples in one step, trainable but for its encoder, in evaluation
     mode (without dropout) because it is trained by regression.
 
-    Where an actor chooses the teacher's initial noise, the student learns the whole way from the
-    given noise to the chunk, and has no such actor."""
-    config = replace(teacher.config.with_sampler_steps(1), noise_actor=None)
+    Where an actor chooses the teacher's initial noise or refines its chunks, the student learns the
+    whole way from the given noise to the chunk, and has no such actor."""
+    config = replace(teacher.config.with_sampler_steps(1), noise_actor=None, chunk_actor=None)
     student = DiffusionPolicy(config, teacher.shapes, teacher.sentences, teacher.image_model)
     weights = teacher.state_dict()
     student.load_state_dict({name: weights[name] for name in student.state_dict()})

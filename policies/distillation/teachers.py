@@ -19,7 +19,7 @@ from policies.card import PolicyCard
 from policies.checkpoint import WEIGHTS, digest_file, read_weights
 from policies.load import load_module
 from policies.networks.observation_encoder import ObservationEncoder
-from policies.policy import ChunkPolicy, DenoisingPolicy, ObservationTensors, refuse_noise_actor
+from policies.policy import ChunkPolicy, DenoisingPolicy, ObservationTensors, refuse_actors
 from policies.rl.on_policy.observations import VECTOR
 from policies.samplers.chain import Grid
 from robots.errors import HandoffError
@@ -286,8 +286,8 @@ def check_compatible(
     """Raises HandoffError if the teacher in `folder` has other inputs, outputs or units than the
     student."""
     (student_policy, student_card), (teacher_policy, teacher_card) = student, teacher
-    refuse_noise_actor(student_policy, "distillation: the student")
-    refuse_noise_actor(teacher_policy, f"{folder}: the teacher")
+    refuse_actors(student_policy, "distillation: the student")
+    refuse_actors(teacher_policy, f"{folder}: the teacher")
     pairs: dict[str, tuple[Any, Any]] = {
         "family": (type(student_policy).__name__, type(teacher_policy).__name__),
         "chunk (actions, entries)": (student_policy.chunk_shape, teacher_policy.chunk_shape),

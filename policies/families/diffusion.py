@@ -47,6 +47,7 @@ from policies.policy import (
 )
 from policies.policy_config import DiffusionPolicyConfig
 from policies.samplers.chain import Denoise, Grid
+from policies.samplers.chunk_actor import ChunkRefiner, PolicyFeatures
 from policies.samplers.ddim import (
     NoiseSchedule,
     cosine_schedule,
@@ -106,6 +107,7 @@ class DiffusionPolicy(DenoisingPolicy):
             else None
         )
         self.noise_actor = None if config.noise_actor is None else NoiseActor(config.noise_actor)
+        self.chunk_actor = None if config.chunk_actor is None else ChunkRefiner(config.chunk_actor)
         schedule = cosine_schedule(config.train_timesteps)
         self.register_buffer("alpha_K", schedule.alpha_K, persistent=False)
         self.register_buffer("sigma_K", schedule.sigma_K, persistent=False)
@@ -150,11 +152,18 @@ class DiffusionPolicy(DenoisingPolicy):
 
     def encoded_sampler(self, obs: ObservationTensors) -> EncodedSampler:
         """See `DenoisingPolicy.encoded_sampler`; the features are the encoded observation, as the
-        denoiser is conditioned on it."""
+        denoiser is conditioned on it, and every observed step of it is a token."""
         encoded_BTO = self.encoder(obs)
         denoise = self._conditioned(encoded_BTO, obs.decided)
+
+        def tokens() -> PolicyFeatures:
+            mask_BT = torch.ones_like(encoded_BTO[..., 0], dtype=torch.bool)
+            return PolicyFeatures(encoded_BTO.flatten(1), encoded_BTO, mask_BT)
+
         return EncodedSampler(
-            lambda: encoded_BTO.flatten(1), lambda noise_BHA: self._denoised(denoise, noise_BHA)
+            lambda: encoded_BTO.flatten(1),
+            tokens,
+            lambda noise_BHA: self._denoised(denoise, noise_BHA),
         )
 
     def _denoised(self, denoise: StepDenoise, noise_BHA: Tensor) -> Tensor:

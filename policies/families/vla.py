@@ -47,6 +47,7 @@ from policies.policy import (
 )
 from policies.policy_config import VlaConfig
 from policies.samplers.chain import Denoise, Grid, sample
+from policies.samplers.chunk_actor import ChunkRefiner, PolicyFeatures
 from policies.samplers.flow_matching import flow_example, ode_grid, sde_grid, training_time
 from policies.samplers.noise_actor import NoiseActor
 from robots.errors import HandoffError
@@ -87,6 +88,7 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
                 load_weights(checkpoint, self)
         self._freeze_unused()
         self.noise_actor = None if config.noise_actor is None else NoiseActor(config.noise_actor)
+        self.chunk_actor = None if config.chunk_actor is None else ChunkRefiner(config.chunk_actor)
         self.set_sampler_steps(config.inference_steps)
 
     def set_sampler_steps(self, steps: int) -> None:
@@ -124,22 +126,32 @@ class VlaPolicy(VisionLanguagePolicy, DenoisingPolicy):
 
     def encoded_sampler(self, obs: ObservationTensors) -> EncodedSampler:
         """See `DenoisingPolicy.encoded_sampler`; the features are the observation vector, and the
-        mean hidden state of the action expert for a noise of 0."""
+        mean hidden state of the action expert for a noise of 0. The tokens are these hidden states,
+        one for every action, which attend to the whole observation."""
         context = self.expert_context(obs)
+
+        def features() -> Tensor:
+            vector_BO, hidden_BHW, _ = tokens()
+            return torch.cat([vector_BO, hidden_BHW.mean(dim=1)], dim=1)
+
+        def tokens() -> PolicyFeatures:
+            hidden_BHW = self._hidden(context)
+            mask_BH = torch.ones_like(hidden_BHW[..., 0], dtype=torch.bool)
+            return PolicyFeatures(obs.vector_BTO.flatten(1), hidden_BHW, mask_BH)
+
         return EncodedSampler(
-            lambda: self._features(obs.vector_BTO, context),
-            lambda noise_BHA: self._denoised(context, noise_BHA),
+            features, tokens, lambda noise_BHA: self._denoised(context, noise_BHA)
         )
 
-    def _features(self, vector_BTO: Tensor, context: ExpertContext) -> Tensor:
-        rows, entries = vector_BTO.shape[0], self.chunk_shape[1]
+    def _hidden(self, context: ExpertContext) -> Tensor:
+        """(B, H, W) hidden states of the action expert for a noise of 0."""
+        mask_BL, entries = context.mask_BL, self.chunk_shape[1]
         if self.checkpoint is not None:
             entries = self.checkpoint.action
-        mask_BL = context.mask_BL
+        rows = mask_BL.shape[0]
         zeros_BHP = torch.zeros(rows, self.chunk_shape[0], entries, device=mask_BL.device)
         time_B = torch.ones(rows, device=mask_BL.device)
-        hidden_BHW = self.expert.hidden(zeros_BHP, time_B, context)
-        return torch.cat([vector_BTO.flatten(1), hidden_BHW.mean(dim=1)], dim=1)
+        return self.expert.hidden(zeros_BHP, time_B, context)
 
     def _denoised(self, context: ExpertContext, noise_BHA: Tensor) -> Tensor:
         denoise, grid = self.denoise(context), self.grid.to(noise_BHA.device)

@@ -89,8 +89,9 @@ class PretrainConfig:
                 "pretrain: policy.step_conditioned is true, expected false; imitation learns no steps of a length. "
                 "Pretrain the flow, and let `distill` with the algorithm 'shortcut' make the student."
             )
-        if getattr(self.policy, "noise_actor", None) is not None:
-            raise HandoffError(
-                "pretrain: policy.noise_actor is set, expected null; imitation learns no initial noise. Pretrain the "
-                "policy, and let `finetune` with the algorithm 'dsrl' make the actor."
-            )
+        for name, method in (("noise_actor", "dsrl"), ("chunk_actor", "rl_token")):
+            if getattr(self.policy, name, None) is not None:
+                raise HandoffError(
+                    f"pretrain: policy.{name} is set, expected null; imitation learns no such actor. Pretrain the "
+                    f"policy, and let `finetune` with the algorithm '{method}' make the actor."
+                )

@@ -15,10 +15,11 @@ from robots.config import (
     Positive,
     PositiveShare,
     ShareBelowOne,
+    Whole,
     config,
 )
 from robots.errors import HandoffError
-from robots.wire.actor_card import ActorCard
+from robots.wire.actor_card import ActorCard, MlpCard
 
 ChannelGroups = Annotated[Count, Field(multiple_of=16)]
 """Channels of an image encoder, whose GroupNorm has groups of 16."""
@@ -350,4 +351,50 @@ class NoiseActorConfig:
             raise HandoffError(
                 f"noise actor: {self.card.action} entries of noise for {self.steps} actions, expected a multiple, and "
                 "an actor of vectors without gripper commands. Was the policy's config.json edited?"
+            )
+
+
+@config
+class TokenEncoderConfig:
+    """A transformer that reads one compact token from the features of a frozen policy (RL token,
+    `policies.samplers.chunk_actor`)."""
+
+    features: Count
+    """Entries of a feature token of the policy."""
+    width: Annotated[Count, Field(multiple_of=2)]
+    """Entries of the RL token, and of the transformer's tokens."""
+    heads: Count
+    """Attention heads; divides `width`."""
+    layers: Count
+    """Number of transformer layers."""
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise HandoffError(
+                f"rl token: width {self.width} with {self.heads} heads, expected a multiple of the heads."
+            )
+
+
+@config
+class ChunkActorConfig:
+    """An actor that refines the chunk which a frozen policy samples (RL token,
+    `policies.samplers.chunk_actor`)."""
+
+    token: TokenEncoderConfig
+    """Encoder of the RL token."""
+    actor: MlpCard
+    """Layers of the actor: from RL token, observation vector and reference to an edit."""
+    first: Whole
+    """Number of the first refined action of a chunk."""
+    steps: Count
+    """Number of refined actions."""
+    limit: Positive
+    """Bound on every entry of an edit [normalised units]."""
+
+    def __post_init__(self) -> None:
+        inputs, outputs = self.actor.layers[0], self.actor.layers[-1]
+        if outputs % self.steps or inputs < self.token.width + outputs:
+            raise HandoffError(
+                f"chunk actor: {outputs} entries of edits for {self.steps} actions from {inputs} inputs, expected a "
+                "multiple, and inputs for the token and the reference. Was the policy's config.json edited?"
             )

@@ -5,4 +5,5 @@
 - `flow_matching`: flow matching, as ODE and SDE.
 - `edm`: the sampler of EDM, which BESO uses.
 - `noise_actor`: an actor that chooses the initial noise.
+- `chunk_actor`: an actor that refines the sampled chunk.
 """

@@ -18,7 +18,6 @@ from flows.stages.learn.config import (
 from policies.distillation.config import ShortcutConfig, check_halvings
 from policies.imitation.config import PretrainConfig
 from policies.policy_config import PolicyConfig
-from policies.rl.finetuning.config import DsrlFinetuneConfig
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -50,11 +49,12 @@ def _check_steered(sources: Mapping[str, Any], *, on_policy: bool) -> None:
     """Refuses what only `policies.distillation.teachers` would refuse, after hours of training."""
     teachers = (sources.get("teacher"), *sources.get("more_teachers", ()))
     methods = [one.algorithm for one in teachers if isinstance(one, FinetunePolicyConfig)]
-    if on_policy and any(isinstance(method, DsrlFinetuneConfig) for method in methods):
+    beside = next((method for method in methods if method.learns_beside), None)
+    if on_policy and beside is not None:
         raise HandoffError(
-            "distill: a teacher is fine-tuned by 'dsrl', which chooses the initial noise; on-policy distillation "
-            "compares the steps of the samplers, which 'dsrl' does not change. Use the algorithm 'one_step' with a "
-            "diffusion or flow policy, or export the teacher as it is."
+            f"distill: a teacher is fine-tuned by '{beside.kind}', which {beside.learns_beside}; on-policy "
+            f"distillation compares the steps of the samplers, which '{beside.kind}' does not change. Use the "
+            "algorithm 'one_step' with a diffusion or flow policy, or export the teacher as it is."
         )
 
 

@@ -15,7 +15,6 @@ from flows.stages.learn.config import TRAINING_TELEMETRY, FinetunePolicyConfig
 from policies.imitation.config import PretrainConfig
 from policies.policy_config import PolicyConfig
 from policies.rl.finetuning.config import (
-    DsrlFinetuneConfig,
     FinetuneAlgorithm,
     FinetuneMethodConfig,
     FpoFinetuneConfig,
@@ -42,12 +41,11 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
             "'world_model'."
         )
     _check_demos(method, given="demos" in sources)
-    if isinstance(pretraining, FinetunePolicyConfig) and isinstance(
-        pretraining.algorithm, DsrlFinetuneConfig
-    ):
+    if isinstance(pretraining, FinetunePolicyConfig) and pretraining.algorithm.learns_beside:
+        kind, does = pretraining.algorithm.kind, pretraining.algorithm.learns_beside
         raise HandoffError(
-            "finetune: the policy is fine-tuned by 'dsrl' before, and the actor of its initial noise is not trained "
-            "further. Fine-tune the policy that 'dsrl' began with."
+            f"finetune: the policy is fine-tuned by '{kind}' before, and the actor that {does} is not trained further. "
+            f"Fine-tune the policy that '{kind}' began with."
         )
     if not isinstance(pretraining, PretrainConfig) or _is_outside(method):
         return
@@ -65,10 +63,11 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
     _check_window(model, config.protocol.max_steps)
     if method.kind in model.finetuning_methods:
         return
-    if isinstance(method, DsrlFinetuneConfig):
+    if method.learns_beside:
         raise HandoffError(
-            f"finetune: method 'dsrl' with a policy of the family '{model.kind}', whose sampler has no initial noise "
-            "that could be chosen; expected a diffusion or flow policy, or a 'vla'. Use another method."
+            f"finetune: method '{method.kind}' with a policy of the family '{model.kind}', beside whose sampler no "
+            f"actor can stand that {method.learns_beside}; expected a diffusion or flow policy, or a 'vla'. Use "
+            "another method."
         )
     if isinstance(method, VlaFinetuneConfig):
         raise HandoffError(
@@ -84,7 +83,7 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
     language = " and a sentence encoder" if model.language_conditioned else ""
     raise HandoffError(
         f"finetune: method '{method.kind}' with a policy of the family '{model.kind}'{language}; expected a diffusion "
-        "or flow policy, without policy.language unless the method is 'dppo', 'fpo', 'reinflow' or 'dsrl'."
+        "or flow policy, without policy.language unless the method is 'dppo', 'fpo', 'reinflow', 'dsrl' or 'rl_token'."
     )
 
 

@@ -11,6 +11,8 @@
 - `best_of_n`: best-of-N by critics, and imitation of the best.
 - `expo`: EXPO, a learned edit of the sampled chunks.
 - `q_chunking`: Q-chunking, a policy of all recorded chunks and a choice by value.
+- `frozen_policy`: the run of methods that learn an actor beside a frozen policy.
+- `rl_token`: RL tokens, an actor that refines the chunks of a frozen policy.
 - `dsrl`: DSRL, SAC on the initial noise of a frozen policy's sampler.
 - `rl100`: RL-100, offline iterations and online PPO.
 - `vla`: PPO and GRPO of vision-language-action policies.

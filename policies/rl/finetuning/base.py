@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from robots.config import Count, Share, Whole, config
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -26,6 +27,10 @@ class FinetuneAlgorithm:
     trains_frozen_parts: ClassVar[bool] = False
     """Whether the policy is loaded with the parameters trainable that its pretraining trained, such
     as adapters of a frozen backbone; for language-conditioned policies."""
+    learns_beside: ClassVar[str | None] = None
+    """What an actor beside the sampler of a frozen policy does, where the algorithm learns one:
+    `chooses the initial noise`. Neither further fine-tuning nor on-policy distillation keeps such
+    an actor. None for algorithms that train the policy."""
 
     @property
     def runs_on_device(self) -> bool:
@@ -45,6 +50,30 @@ class FinetuneAlgorithm:
         raise HandoffError(
             f"finetune: {type(self).__name__} has no method. Define `method(setup)`, which returns a FinetuneMethod."
         )
+
+
+@config
+class FrozenPolicyConfig(FinetuneAlgorithm):
+    """Options that methods share which learn an actor beside the sampler of a frozen policy; see
+    `policies.rl.finetuning.frozen_policy`."""
+
+    steps: Count | None = None
+    """Sampler steps of the policy, during fine-tuning and afterwards; None keeps its own number. 5
+    in the code of DSRL."""
+    discount: Share = 0.99
+    """Discount per action, not per chunk. The code of DSRL discounts per chunk and adds up the
+    rewards within one without a discount."""
+    updates: Whole = 400
+    """Updates of the learner after every rollout from the last of `warm_up` on. The code of DSRL
+    makes 20 to 30 per decision of all four environments, that of RL tokens 5 per decision."""
+    warm_up: Count = 2
+    """Rollouts at the start before the first update, with the policy's own chunks, so that the
+    critics first learn what the policy does: of standard normal initial noise, clipped to its limit
+    (`dsrl`), or with exploration noise added (`rl_token`)."""
+
+    def reward_discount(self) -> float:
+        """See `FinetuneAlgorithm.reward_discount`."""
+        return self.discount
 
 
 class OnlineFinetuning:

@@ -1,5 +1,6 @@
 """Options of the fine-tuning methods; imports no torch. Those of PPO over denoising policies are in
-`policies.rl.finetuning.denoising.config`.
+`policies.rl.finetuning.denoising.config`, those of RL tokens in
+`policies.rl.finetuning.rl_token.config`.
 
 Every default of EXPO, Q-chunking and DSRL names its source: [C] is the released code, [P] the
 paper.
@@ -19,12 +20,13 @@ from pydantic import (
 )
 
 from policies.rl.collection.reward_shaping import RewardShaping
-from policies.rl.finetuning.base import FinetuneAlgorithm
+from policies.rl.finetuning.base import FinetuneAlgorithm, FrozenPolicyConfig
 from policies.rl.finetuning.denoising.config import (
     DppoFinetuneConfig,
     FpoFinetuneConfig,
     ReinFlowFinetuneConfig,
 )
+from policies.rl.finetuning.rl_token.config import RlTokenFinetuneConfig
 from policies.rl.generative.config import ExpoConfig, QChunkingConfig
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import SacConfig, check_subset
@@ -304,10 +306,13 @@ class RL100FinetuneConfig(FinetuneAlgorithm):
 
 
 @config
-class DsrlFinetuneConfig(FinetuneAlgorithm):
+class DsrlFinetuneConfig(FrozenPolicyConfig):
     """Options of DSRL (arXiv 2506.15799): SAC chooses the initial noise of the policy's sampler,
     and the policy stays as it is; see `policies.rl.finetuning.dsrl`. [C] is the code of the paper's
     diffusion policies, [C pi0] that of its experiments with pi0."""
+
+    learns_beside: ClassVar[str | None] = "chooses the initial noise"
+    """Always the same: the actor's part."""
 
     kind: Literal["dsrl"] = "dsrl"
     noise_limit: Positive = 1.5
@@ -316,15 +321,9 @@ class DsrlFinetuneConfig(FinetuneAlgorithm):
     noise_steps: Count | None = None
     """Actions of a chunk whose noise is chosen; the remaining ones have the noise of the last. None
     chooses that of all actions [C]; 1 is a start for long chunks [C pi0]."""
-    steps: Count | None = None
-    """Sampler steps of the policy, during fine-tuning and afterwards; None keeps its own number. 5
-    [C]."""
     acts: Literal["mode", "sample"] = "mode"
     """Noise of the fine-tuned policy: the mode of the learned distribution, which makes the policy
     deterministic, or a sample, as in the evaluations of the released code [C]."""
-    discount: Share = 0.99
-    """Discount per action, not per chunk. The released code [C] discounts per chunk and adds up the
-    rewards within one without a discount."""
     critics: Count = 2
     """Critics in the ensemble, over which target and actor take the minimum [C]."""
     critic: MlpSizes = MlpSizes(hidden=(256, 256, 256))
@@ -345,16 +344,6 @@ class DsrlFinetuneConfig(FinetuneAlgorithm):
     [C pi0]."""
     batch_size: Count = 256
     """Transitions per update [C]."""
-    updates: Whole = 400
-    """Updates after every rollout from the last of `warm_up` on; 20 to 30 per decision of all four
-    environments [C]."""
-    warm_up: Count = 2
-    """Rollouts at the start with standard normal noise, clipped to `noise_limit`, so that the
-    critics first learn what the policy does by itself [C]."""
-
-    def reward_discount(self) -> float:
-        """See `FinetuneAlgorithm.reward_discount`."""
-        return self.discount
 
     def learner(self) -> SacConfig:
         """Options of the learner, whose actions are noise divided by `noise_limit`."""
@@ -468,7 +457,8 @@ FinetuneMethodConfig = Annotated[
     | QChunkingFinetuneConfig
     | RL100FinetuneConfig
     | VlaFinetuneConfig
-    | DsrlFinetuneConfig,
+    | DsrlFinetuneConfig
+    | RlTokenFinetuneConfig,
     Discriminator("kind"),
     WrapValidator(_outside_algorithm),
     PlainSerializer(to_plain),

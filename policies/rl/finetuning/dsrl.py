@@ -24,7 +24,6 @@ noise, D = K * A.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +35,11 @@ from policies.families.rl_actor import weights_of
 from policies.networks.config import NoiseActorConfig
 from policies.policy import DenoisingPolicy
 from policies.policy_config import PolicyConfig
-from policies.random_streams import ChunkSelectionStream, sequence_seed
 from policies.rl.actor_export import sac_actor
-from policies.rl.collection.episode_statistics import EpisodeStatistics
 from policies.rl.collection.interfaces import DecisionEnv
-from policies.rl.finetuning.base import OnlineFinetuning
-from policies.rl.finetuning.chunk_replay import ReplayedRollouts, Visit, collect_rollout
-from policies.rl.finetuning.collapse import checked_means
+from policies.rl.finetuning.chunk_replay import Visit
 from policies.rl.finetuning.config import DsrlFinetuneConfig
+from policies.rl.finetuning.frozen_policy import FrozenPolicyFinetuning
 from policies.rl.off_policy.sac import Sac
 from policies.rl.on_policy.observations import observation_tensors
 from policies.rl.replay.transitions import Observations, Sizes, Transitions, without_person
@@ -53,8 +49,8 @@ from robots.interfaces import Progress
 from robots.wire.learner import Parameters
 
 
-class DsrlFinetuning(ReplayedRollouts, OnlineFinetuning):
-    """Implements `policies.rl.finetuning.method.FinetuneMethod`.
+class DsrlFinetuning(FrozenPolicyFinetuning[DsrlFinetuneConfig, Sac]):
+    """See `FrozenPolicyFinetuning`.
 
     Args:
         config: options of the method.
@@ -77,30 +73,11 @@ class DsrlFinetuning(ReplayedRollouts, OnlineFinetuning):
             raise HandoffError(
                 f"finetune: noise_steps is {config.noise_steps}, expected 1 to {horizon}, the actions of a chunk."
             )
-        super().__init__()
-        self.config = config
-        self.policy = policy.eval().requires_grad_(False)
-        self.env = env
-        self.seed = seed
-        self.statistics = EpisodeStatistics(env.num_envs)
-        if config.steps is not None:
-            policy.set_sampler_steps(config.steps)
+        super().__init__(config, policy, env, seed)
         with torch.no_grad():
             features = policy.encoded_sampler(observation_tensors(env.observation())).features()
         sizes = Sizes(observation=features.shape[1], action=self.noise_shape[0] * entries)
         self.learner = Sac(config.learner(), sizes, seed)
-
-    @torch.no_grad()
-    def rollout(self, decisions: int) -> dict[str, float]:
-        """See `FinetuneMethod.rollout`."""
-        rng = np.random.default_rng([self.seed, self.done, ChunkSelectionStream.ROLLOUT])
-        visit = partial(self._visit, rng=rng)
-        self._replay.add(collect_rollout(self.env, self.statistics, decisions, visit))
-        seed = sequence_seed(self.seed, self.done, ChunkSelectionStream.UPDATE)
-        generator = torch.Generator().manual_seed(seed)
-        self.done += 1
-        count = self.config.updates * (self.done >= self.config.warm_up)
-        return checked_means([self.update(generator) for _ in range(count)], self.done)
 
     @torch.enable_grad()
     def update(self, generator: torch.Generator) -> dict[str, Tensor]:
@@ -135,17 +112,6 @@ class DsrlFinetuning(ReplayedRollouts, OnlineFinetuning):
             return (noise_RD / self.config.noise_limit).clamp(-1.0, 1.0)
         return torch.from_numpy(self.learner.act_on(Observations(features_RF), rng))
 
-    def state_dict(self) -> dict[str, Any]:
-        """See `FinetuneMethod.state_dict`; the policy does not change."""
-        return {"learner": self.learner.state_dict(), "done": self.done}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `FinetuneMethod.load_state_dict`."""
-        self.learner.load_state_dict(state["learner"])
-        self.done = state["done"]
-        self.env.begin()
-        self.statistics.begin()
-
     def finish(self, identity: str, out: Path, progress: Progress) -> PolicyConfig:
         """See `FinetuneMethod.finish`: the policy gets the learned actor of its noise."""
         card, arrays = sac_actor(self.learner)
@@ -160,12 +126,10 @@ class DsrlFinetuning(ReplayedRollouts, OnlineFinetuning):
         actor.load_state_dict(weights_of(Parameters(self.learner.updates, card, arrays)))
         self.policy.noise_actor = actor
         self.remove_rollouts(out)
-        model = self.policy.config
-        if config.steps is not None:
-            model = model.with_sampler_steps(config.steps)
-        return replace(model, noise_actor=actor_config)
+        return replace(self.model(), noise_actor=actor_config)
 
-    def _visit(self, obs: Any, rng: np.random.Generator) -> Visit:
+    def visit(self, obs: Any, rng: np.random.Generator) -> Visit:
+        """See `FrozenPolicyFinetuning.visit`: no chunk is stored, an executed one is noise."""
         sampler = self.policy.encoded_sampler(observation_tensors(obs))
         features_RF = sampler.features()
         horizon = self.policy.chunk_shape[0]

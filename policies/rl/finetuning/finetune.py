@@ -25,6 +25,7 @@ from policies.rl.finetuning.config import (
     QChunkingFinetuneConfig,
     ReinFlowFinetuneConfig,
     RL100FinetuneConfig,
+    RlTokenFinetuneConfig,
     VlaFinetuneConfig,
 )
 from policies.rl.finetuning.method import FinetuneMethod, FinetuneSetup
@@ -137,11 +138,11 @@ class _Finetuning:
         demos: Path | None,
     ) -> None:
         from policies.checkpoint import digest_file
-        from policies.policy import refuse_noise_actor
+        from policies.policy import refuse_actors
         from policies.rl.collection.split_chunk_env import make_chunk_env
         from policies.training.resumable_run import ResumableRun
 
-        refuse_noise_actor(module, "finetune: the policy")
+        refuse_actors(module, "finetune: the policy")
         self.config = config
         self.out = out
         identity_of = {"config": to_plain(config), "policy": _digest(module)}
@@ -291,6 +292,10 @@ def _make_method(config: FinetuneConfig, setup: FinetuneSetup) -> FinetuneMethod
             from policies.rl.finetuning.dsrl import DsrlFinetuning
 
             return DsrlFinetuning(options, setup.denoising_policy(), setup.env, setup.seed)
+        case RlTokenFinetuneConfig() as options:
+            from policies.rl.finetuning.rl_token.finetuning import RlTokenFinetuning
+
+            return RlTokenFinetuning(options, setup.denoising_policy(), setup.env, setup.seed)
         case RL100FinetuneConfig() as options:
             from policies.rl.finetuning.rl100 import RL100Finetuning
 

@@ -112,8 +112,8 @@ class FinetuneSetup(NamedTuple):
         if self.policy.language_conditioned and not instructed:
             raise HandoffError(
                 "finetune: the policy is language-conditioned through a sentence encoder, expected a diffusion or flow "
-                "policy without policy.language. Only 'dppo', 'fpo', 'reinflow' and 'dsrl' fine-tune it with its "
-                "instructions."
+                "policy without policy.language. Only 'dppo', 'fpo', 'reinflow', 'dsrl' and 'rl_token' fine-tune it "
+                "with its instructions."
             )
         return self.policy
 
@@ -156,7 +156,7 @@ class FinetuneSetup(NamedTuple):
         if self.policy.checkpoint is not None:
             raise HandoffError(
                 "finetune: the policy started from a checkpoint, whose sampler moves padded entries of actions, too; "
-                "expected a vla without policy.checkpoint. 'dsrl' fine-tunes it."
+                "expected a vla without policy.checkpoint. 'dsrl' and 'rl_token' fine-tune it."
             )
         return self.policy
 
@@ -170,8 +170,8 @@ class FinetuneSetup(NamedTuple):
 
         if not isinstance(self.policy, DenoisingPolicy):
             raise HandoffError(
-                f"finetune: the policy is a {type(self.policy).__name__}, whose sampler has no initial noise that "
-                "could be chosen; expected a diffusion or flow policy, or a vla. Use another method."
+                f"finetune: the policy is a {type(self.policy).__name__}, whose sampler has no initial noise and no "
+                "features for an actor beside it; expected a diffusion or flow policy, or a vla. Use another method."
             )
         return self.policy
 

@@ -17,7 +17,7 @@ from policies.data.windows import chunks, window_index
 from policies.families.diffusion import DiffusionPolicy
 from policies.load import load_module, new_module
 from policies.normalize import MinMaxStatistics, MomentStatistics
-from policies.policy import refuse_noise_actor
+from policies.policy import refuse_actors
 from policies.policy_config import DiffusionPolicyConfig
 from policies.rewards.labels import Labeller
 from policies.rl.collection.reward_shaping import RewardShaping
@@ -143,7 +143,7 @@ def _pretrained(folder: Path, demos: Path) -> tuple[DiffusionPolicy, PolicyCard]
         HandoffError: another family, a flow, instructions, or a store that does not fit.
     """
     policy, card = load_module(folder)
-    refuse_noise_actor(policy, f"{folder}: the policy")
+    refuse_actors(policy, f"{folder}: the policy")
     if not isinstance(policy, DiffusionPolicy) or policy.language_conditioned:
         follows = " that follows instructions" if policy.language_conditioned else ""
         raise HandoffError(

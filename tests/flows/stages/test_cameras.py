@@ -198,6 +198,23 @@ stages:
     uses: finetune
     inputs: {policy: flow}
     with: {rollouts: 1, decisions: 2, algorithm: &noise {kind: dsrl, updates: 1, warm_up: 1, critic: {hidden: [8]}}}
+  rl_token:
+    uses: finetune
+    inputs: {policy: flow}
+    with:
+      rollouts: 1
+      decisions: 2
+      algorithm: &refining
+        kind: rl_token
+        updates: 1
+        warm_up: 1
+        critic: {hidden: [8]}
+        actor: {hidden: [8]}
+        token: {width: 8, decisions: 2, training: {steps: 2, learning_rate: 1.0e-3, batch_size: 4, warmup_steps: 1}}
+  vla_rl_token:
+    uses: finetune
+    inputs: {policy: vla}
+    with: {rollouts: 1, decisions: 2, algorithm: *refining}
   vla_dsrl:
     uses: finetune
     inputs: {policy: vla}
@@ -388,6 +405,8 @@ NAMES = [
     "rl100",
     "dsrl",
     "vla_dsrl",
+    "rl_token",
+    "vla_rl_token",
     "vla_ppo",
     "reinforced@algorithm=ppo",
     "reinforced@algorithm=sac",

@@ -13,7 +13,7 @@ from flows.stages.learn.config import (
     FinetunePolicyConfig,
 )
 from flows.stages.learn.distill import check
-from policies.rl.finetuning.config import DsrlFinetuneConfig
+from policies.rl.finetuning.config import DsrlFinetuneConfig, RlTokenFinetuneConfig
 from robots.errors import HandoffError
 
 ON_POLICY = DistilPolicyConfig(algorithm=DistilOnPolicyConfig())
@@ -41,9 +41,12 @@ def test_one_step_takes_one_teacher() -> None:
         check(DistilPolicyConfig(), {**SOURCES, "more_teachers": ()})
 
 
-def test_a_teacher_of_dsrl_is_distilled_to_one_step_only() -> None:
-    teacher = FinetunePolicyConfig(algorithm=DsrlFinetuneConfig())
+@pytest.mark.parametrize("algorithm", [DsrlFinetuneConfig(), RlTokenFinetuneConfig()])
+def test_a_teacher_with_an_actor_beside_its_sampler_is_distilled_to_one_step_only(
+    algorithm: DsrlFinetuneConfig | RlTokenFinetuneConfig,
+) -> None:
+    teacher = FinetunePolicyConfig(algorithm=algorithm)
     check(DistilPolicyConfig(), {"teacher": teacher, "demos": None})
     for sources in ({"teacher": teacher}, {"teacher": None, "more_teachers": (teacher,)}):
-        with pytest.raises(HandoffError, match="a teacher is fine-tuned by 'dsrl'"):
+        with pytest.raises(HandoffError, match=f"a teacher is fine-tuned by '{algorithm.kind}'"):
             check(ON_POLICY, {**sources, "student": None})

@@ -116,17 +116,27 @@ def test_an_algorithm_of_another_package_is_named_by_its_import_path() -> None:
     assert external(options(kind="expo"), False) == {}
 
 
+BESIDE = pytest.mark.parametrize("kind", ["dsrl", "rl_token"])
+"""Methods that learn an actor beside the sampler of a frozen policy."""
+
+
+@BESIDE
 @pytest.mark.parametrize(
     "policy",
     [
         DiffusionPolicyConfig(),
+        DiffusionPolicyConfig(objective="flow", step_conditioned=True),
         DiffusionPolicyConfig(language=SentenceEncoderConfig(folder="encoder")),
         VlaConfig(backbone=BackboneConfig(folder="backbone")),
         VlaConfig(backbone=BackboneConfig(folder="backbone"), checkpoint="pi0"),
     ],
 )
-def test_dsrl_takes_every_policy_whose_sampler_has_an_initial_noise(policy: PolicyConfig) -> None:
-    check(options(kind="dsrl"), {"policy": replace(PretrainConfig(), policy=policy)})
+def test_an_actor_stands_beside_every_sampler_with_an_initial_noise(
+    kind: str, policy: PolicyConfig
+) -> None:
+    assert kind in policy.finetuning_methods
+    if not getattr(policy, "step_conditioned", False):
+        check(options(kind=kind), {"policy": replace(PretrainConfig(), policy=policy)})
 
 
 FLOW = DiffusionPolicyConfig(objective="flow")
@@ -163,17 +173,19 @@ def test_fpo_and_reinflow_refuse_other_policies(kind: str, policy: PolicyConfig)
         check(options(kind=kind), {"policy": replace(PretrainConfig(), policy=policy)})
 
 
+@BESIDE
 @pytest.mark.parametrize(
     "policy", [ActConfig(), TokenVlaConfig(backbone=BackboneConfig(folder="backbone"))]
 )
-def test_dsrl_refuses_other_policies(policy: PolicyConfig) -> None:
-    with pytest.raises(HandoffError, match="whose sampler has no initial noise"):
-        check(options(kind="dsrl"), {"policy": replace(PretrainConfig(), policy=policy)})
+def test_no_actor_stands_beside_other_policies(kind: str, policy: PolicyConfig) -> None:
+    with pytest.raises(HandoffError, match=f"method '{kind}' .* beside whose sampler no actor"):
+        check(options(kind=kind), {"policy": replace(PretrainConfig(), policy=policy)})
 
 
-def test_a_policy_of_dsrl_is_not_finetuned_further() -> None:
-    with pytest.raises(HandoffError, match="is fine-tuned by 'dsrl' before"):
-        check(options(kind="dppo"), {"policy": options(kind="dsrl")})
+@BESIDE
+def test_a_policy_with_such_an_actor_is_not_finetuned_further(kind: str) -> None:
+    with pytest.raises(HandoffError, match=f"is fine-tuned by '{kind}' before"):
+        check(options(kind="dppo"), {"policy": options(kind=kind)})
 
 
 def test_a_class_that_is_no_algorithm_is_refused() -> None:

@@ -197,7 +197,7 @@ def test_the_student_samples_in_one_step_and_is_not_distilled_again(
     config = flow_policy(student).config
     assert (config.inference_steps, config.step_conditioned) == (1, True)
     assert config.sampler_name(config.sampler_steps) == "one-step"
-    assert config.finetuning_methods == ("dsrl",)
+    assert config.finetuning_methods == ("dsrl", "rl_token")
     for algorithm in (CONFIG, DistilConfig(training=TRAINING)):
         with pytest.raises(HandoffError, match="that samples in several steps"):
             distil(algorithm, student, demos, tmp_path, no_progress)

@@ -238,14 +238,19 @@ def test_a_policy_without_cameras_or_backbone_is_refused(backbone: Path, checkpo
         started(backbone, checkpoint, state_tokens="field")
 
 
-def test_the_checkpoint_takes_part_in_the_cache_key_and_excludes_fine_tuning_but_dsrl(
+def test_the_checkpoint_takes_part_in_the_cache_key_and_excludes_training_its_flow(
     backbone: Path, checkpoint: Path
 ):
     module = started(backbone, checkpoint)
     config = module.config
     assert config.external_folders == {"backbone": str(backbone), "checkpoint": str(checkpoint)}
-    assert config.finetuning_methods == ("dsrl",)
-    assert replace(config, checkpoint=None).finetuning_methods == ("vla", "fpo", "dsrl")
+    assert config.finetuning_methods == ("dsrl", "rl_token")
+    assert replace(config, checkpoint=None).finetuning_methods == (
+        "vla",
+        "fpo",
+        "dsrl",
+        "rl_token",
+    )
     with pytest.raises(HandoffError, match="padded actions, which neither"):
         module.velocity(obs(1))
     with pytest.raises(HandoffError, match="the policy started from a checkpoint"):
@@ -256,6 +261,10 @@ def test_the_checkpoint_takes_part_in_the_cache_key_and_excludes_fine_tuning_but
     noise = torch.randn(1, *module.chunk_shape)
     with torch.no_grad():
         assert sampler.features().shape == (1, 3 + module.expert.width)
+        # The tokens of an actor beside it are the hidden states of all actions.
+        vector, token, mask = sampler.tokens()
+        assert (vector.shape, token.shape[:2]) == ((1, 3), (1, module.chunk_shape[0]))
+        assert mask.all()
         torch.testing.assert_close(sampler.chunk(noise), module.sample(observed, noise))
 
 

@@ -231,5 +231,5 @@ def test_other_methods_name_the_one_that_observes_instructions(
     algorithm: object, policy: Path, tmp_path: Path
 ) -> None:
     config = replace(SMALL, algorithm=algorithm)
-    with pytest.raises(HandoffError, match="Only 'dppo', 'fpo', 'reinflow' and 'dsrl'"):
+    with pytest.raises(HandoffError, match="Only 'dppo', 'fpo', 'reinflow', 'dsrl' and 'rl_token'"):
         finetune(config, policy, lambda: environments(policy), tmp_path / "out", no_progress)
