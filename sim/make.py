@@ -230,8 +230,8 @@ def make_vec_env(config: EnvConfig, num_envs: int) -> VecEnv:
     refuse_ignored(config)
     if config.resident:
         raise HandoffError(
-            "environments: resident: true is for fine-tuning and for PPO, FastTD3 and PQL from scratch only; evaluation "
-            "and demonstrations exchange arrays with the host. Set resident: false."
+            "environments: resident: true is for fine-tuning and for PPO, FastTD3 and PQL from scratch only; "
+            "evaluation and demonstrations exchange arrays with the host. Set resident: false."
         )
     if config.workers < 1:
         raise HandoffError(f"environments: workers is {config.workers}, expected at least 1.")

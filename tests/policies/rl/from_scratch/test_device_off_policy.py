@@ -149,7 +149,7 @@ def test_of_collection_and_updates_nothing_is_read_on_the_host(
     made = experience(device_state_env(Unwatched(N)))
     made.begin()
     made.collect(0)
-    made.update(0)
+    metrics = made.update(0)
     copied: list[str] = []
     for name in ("numpy", "tolist", "item", "cpu", "__bool__", "__float__", "__int__"):
         original = getattr(Tensor, name)
