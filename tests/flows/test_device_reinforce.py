@@ -1,5 +1,5 @@
-"""PPO and FastTD3 from scratch in environments that stay on a device, here a CPU: the stage, the same
-steps as through the host, and transfers from the device."""
+"""PPO and FastTD3 from scratch in environments that stay on a device, here a CPU: the stage, the
+same steps as through the host, and transfers from the device."""
 
 import os
 from pathlib import Path

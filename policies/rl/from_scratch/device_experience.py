@@ -1,5 +1,5 @@
-"""Collects the steps of a run from a replay buffer, and learns from them, in environments that stay on
-a device.
+"""Collects the steps of a run from a replay buffer, and learns from them, in environments that stay
+on a device.
 
 Environments, learner, replay buffer and random generator are on that device. Between two looks
 nothing is copied from it to the host: no observation, reward, flag, minibatch or loss.

@@ -1,5 +1,5 @@
-"""Stores the steps of environments that stay on a device as tensors of that device, and samples n-step
-transitions there.
+"""Stores the steps of environments that stay on a device as tensors of that device, and samples
+n-step transitions there.
 
 The environments step together, so the step after one of environment i is that of environment i in
 the next collection. With the same steps the columns have the values of

@@ -1,5 +1,5 @@
-"""FastTD3 and PQL from scratch in environments on a device: the steps of the same environments on the
-host, what leaves the device, resumption and refusals."""
+"""FastTD3 and PQL from scratch in environments on a device: the steps of the same environments on
+the host, what leaves the device, resumption and refusals."""
 
 from __future__ import annotations
 
