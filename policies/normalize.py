@@ -6,6 +6,9 @@ Statistics are computed incrementally, so that the data need not fit in memory.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -83,6 +86,64 @@ class MomentStatistics:
     def deviation(self) -> np.ndarray:
         """Population standard deviation of every entry (divisor N, not N - 1)."""
         return np.sqrt(self.squares / max(1, self.count))
+
+
+class DeviceMoments:
+    """`MomentStatistics` as tensors of the device of the values, which are never read on the host
+    except by `check`.
+
+    Args:
+        shape: shape of a value.
+        device: device of the values.
+    """
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
+        self.count = 0
+        self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.squares = torch.zeros(shape, dtype=torch.float64, device=device)
+        """Sum of the squared distances from the mean."""
+
+    def update(self, values: Tensor) -> None:
+        """Adds values `(N, *shape)`, N at least 1. One that is not finite makes the moments not
+        finite from then on, which `check` reports."""
+        values = values.double()
+        mean = values.mean(dim=0)
+        difference, total = mean - self.mean, self.count + len(values)
+        self.squares = (
+            self.squares
+            + (values - mean).square().sum(dim=0)
+            + difference.square() * (self.count * len(values) / total)
+        )
+        self.mean = self.mean + difference * (len(values) / total)
+        self.count = total
+
+    @property
+    def deviation(self) -> Tensor:
+        """Population standard deviation of every entry (divisor N, not N - 1)."""
+        return (self.squares / max(1, self.count)).sqrt()
+
+    def check(self) -> None:
+        """Reads on the host whether all values were finite.
+
+        Raises:
+            HandoffError: one was not.
+        """
+        # A value that is not finite leaves a mean that is not, and no later one mends it.
+        entries = torch.nonzero(~self.mean.isfinite()).tolist()
+        if entries:
+            raise HandoffError(
+                f"normaliser: values of the entries {entries[:8]}, expected all of them finite. Was a sensor lost?"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Complete state, for `load_state_dict`."""
+        return {"count": self.count, "mean": self.mean, "squares": self.squares}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores a `state_dict`, from any device."""
+        self.count = state["count"]
+        self.mean = state["mean"].to(self.mean.device)
+        self.squares = state["squares"].to(self.squares.device)
 
 
 class StandardNormalizer(nn.Module):

@@ -103,7 +103,7 @@ class EnvConfig:
     """Device of the physics (warp)."""
     resident: bool = False
     """Whether observations, actions and rewards stay on the environments' device, for fine-tuning
-    and PPO from scratch (warp, maniskill; see `sim.device.arm`)."""
+    and for PPO, FastTD3 and PQL from scratch (warp, maniskill; see `sim.device.arm`)."""
     threads: Count = 1
     """Physics threads of one process (mujoco)."""
     contact_threshold: Annotated[float, Field(ge=0.0)] | None = None
@@ -230,8 +230,8 @@ def make_vec_env(config: EnvConfig, num_envs: int) -> VecEnv:
     refuse_ignored(config)
     if config.resident:
         raise HandoffError(
-            "environments: resident: true is for fine-tuning and PPO from scratch only; evaluation and demonstrations "
-            "exchange arrays with the host. Set resident: false."
+            "environments: resident: true is for fine-tuning and for PPO, FastTD3 and PQL from scratch only; "
+            "evaluation and demonstrations exchange arrays with the host. Set resident: false."
         )
     if config.workers < 1:
         raise HandoffError(f"environments: workers is {config.workers}, expected at least 1.")

@@ -11,7 +11,7 @@ import numpy as np
 
 from policies.rl.networks.ensemble import EnsembleMlp, Features
 from policies.rl.networks.image_encoder import Encoder, MapEncoder
-from policies.rl.off_policy.fast_td3 import FastTd3
+from policies.rl.off_policy.fast_td3 import FastTd3Updates
 from policies.rl.off_policy.gsde import GsdeSac
 from policies.rl.off_policy.sac import Sac
 from policies.rl.off_policy.tanh_gaussian import TanhGaussian
@@ -103,7 +103,7 @@ def fast_td3_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
     Raises:
         HandoffError: a learner other than FastTD3.
     """
-    if not isinstance(learner, FastTd3):
+    if not isinstance(learner, FastTd3Updates):
         raise HandoffError(
             f"publish: {type(learner).__name__} is not FastTD3. Pass your own function as `publish`."
         )

@@ -89,6 +89,6 @@ def test_environments_on_a_device_need_collocated_placement() -> None:
     ):
         run(disaggregated, Path(), no_progress, policy=Policy(Path()))
     with pytest.raises(
-        HandoffError, match="resident: true is for fine-tuning and PPO from scratch only"
+        HandoffError, match="resident: true is for fine-tuning and for PPO, FastTD3"
     ):
         make_env(disaggregated.protocol, 1)

@@ -1,5 +1,5 @@
-"""PPO from scratch in environments that stay on a device, here a CPU: the stage, the same rollouts
-as through the host, and transfers from the device."""
+"""PPO and FastTD3 from scratch in environments that stay on a device, here a CPU: the stage, the
+same steps as through the host, and transfers from the device."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,10 @@ from policies.rl.collection.seeds import CountedSeeds
 from policies.rl.collection.state_env import StateEnv
 from policies.rl.from_scratch.actor_critic import StateActorCritic
 from policies.rl.from_scratch.device_env import DeviceStateEnv
+from policies.rl.from_scratch.device_experience import DeviceExperience
 from policies.rl.from_scratch.rollout_env import StateRolloutEnv
+from policies.rl.off_policy.config import OnlineConfig
+from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 from robots.errors import HandoffError
 from tests.flows.recipe_stages import declared, options, run_all
@@ -40,6 +43,14 @@ TINY = [
     "teacher.algorithm.batch_size=12",
     "scores.protocol={uses: reach, episodes: 2, max_steps: 6}",
     "scores.evaluate.videos=0",
+]
+TINY_REPLAY = [
+    RESIDENT,
+    f"teacher.num_envs={N}",
+    "teacher.algorithm.collections=40",
+    "teacher.algorithm.batch_size=12",
+    "teacher.algorithm.capacity=30",
+    "teacher.algorithm.save_every=20",
 ]
 
 
@@ -69,6 +80,13 @@ def collector_of(env: DeviceStateEnv, config: Any) -> Collector:
     sizes = Sizes(observation=env.entries, action=env.env.action_spec.size)
     model = StateActorCritic(config.algorithm, sizes, 1, seed=0).to(env.device)
     return Collector(env, model.actor, model.critic, config.algorithm.discount)
+
+
+def experience_of(env: DeviceStateEnv, config: Any) -> DeviceExperience:
+    algorithm = config.algorithm
+    replay = ReplayConfig(capacity=algorithm.capacity * N, discount=algorithm.discount)
+    online = OnlineConfig(batch_size=algorithm.batch_size)
+    return DeviceExperience(algorithm, env, online, replay, seed=0)
 
 
 def test_a_policy_is_trained_on_the_device_and_evaluated_on_the_host(tmp_path: Path) -> None:
@@ -116,21 +134,66 @@ def test_steps_are_those_through_the_host_and_leave_nothing_there(
     assert (watched.left, copied) == ([], [])
 
 
+def test_fast_td3_trains_a_policy_on_the_device(tmp_path: Path) -> None:
+    artifacts = run_all("reach_fast_td3", TINY_REPLAY, tmp_path, only=("teacher",))
+    metrics = artifacts["teacher"].manifest["metrics"]
+    # 30 collections after the start, with two critic updates each.
+    assert (metrics["collections"], metrics["steps"], metrics["updates"]) == (40, 40 * N, 60)
+    # 40 steps hold six whole episodes of 6 steps.
+    assert metrics["episodes"] >= 6 * N
+    card = read_card(artifacts["teacher"].path)
+    assert tuple(card.observation) == options("reach_fast_td3", TINY_REPLAY)["teacher"].fields
+
+
+def test_fast_td3_stores_the_steps_of_its_environments_and_reads_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config: Any = options("reach_fast_td3", TINY_REPLAY)["teacher"]
+    made = experience_of(on_device(config), config)
+    made.begin()
+    made.collect(0)
+    made.update(0)
+    monkeypatch.setattr(DeviceStateEnv, "prepare", lambda self: None)
+    copied: list[str] = []
+    for kind in (torch.Tensor, warp.array):
+        monkeypatch.setattr(kind, "numpy", lambda self, *rest: copied.append("numpy"))
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: copied.append("tolist"))
+    with Stays() as watched:
+        for number in range(1, 14):
+            made.collect(number * N)
+            made.update(number)
+    monkeypatch.undo()
+    assert (watched.left, copied) == ([], [])
+    made.look()
+    columns = made.replay.rows(0)
+    # Episodes of 6 steps that nothing ends before: each step begins where the one before it ended.
+    number_TN = columns["number"].reshape(14, N)
+    assert number_TN[:, 0].tolist() == [step % 6 for step in range(14)]
+    assert np.array_equal(columns["truncated"].reshape(14, N), number_TN == 5)
+    before = columns["observation"].reshape(14, N, -1)
+    after = columns["next_observation"].reshape(14, N, -1)
+    goes_on = ~columns["truncated"].reshape(14, N)[:-1]
+    assert np.array_equal(before[1:][goes_on], after[:-1][goes_on])
+    assert not np.array_equal(before[1:][~goes_on], after[:-1][~goes_on])
+    assert np.abs(columns["action"]).max() > 0.05
+
+
 @pytest.mark.parametrize(
     ("algorithm", "message"),
     [
-        (
-            "ppo_lagrangian",
-            "the algorithm ppo, not ppo_lagrangian: such environments report no cost",
-        ),
-        ("sac", "the algorithm ppo, not sac: its replay buffer is on the host"),
-        ("fast_td3", "the algorithm ppo, not fast_td3"),
-        ("pql", "the algorithm ppo, not pql"),
+        ("ppo_lagrangian", "not ppo_lagrangian: such environments report no cost"),
+        ("sac", "ppo, fast_td3 and pql, not sac: it acts on the host, where its replay buffer is"),
     ],
 )
 def test_other_algorithms_are_refused_before_anything_runs(algorithm: str, message: str) -> None:
     with pytest.raises(HandoffError, match=message):
         declared("reach_fast_td3", (RESIDENT, f"teacher.algorithm={{kind: {algorithm}}}"))
+
+
+@pytest.mark.parametrize("kind", ["fast_td3", "pql"])
+def test_those_with_a_replay_buffer_on_the_device_are_accepted(kind: str) -> None:
+    stage = declared("reach_fast_td3", (RESIDENT, f"teacher.algorithm={{kind: {kind}}}"))["teacher"]
+    assert stage.config.algorithm.kind == kind
 
 
 @pytest.mark.gpu
@@ -150,3 +213,27 @@ def test_a_gpu_never_waits_for_the_host_in_a_rollout(monkeypatch: pytest.MonkeyP
     finally:
         torch.cuda.set_sync_debug_mode("default")
     env.check()
+
+
+@pytest.mark.gpu
+def test_a_gpu_never_waits_for_the_host_in_collections_and_updates_of_fast_td3(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuda = RESIDENT.replace("resident", "device: cuda, resident")
+    config: Any = options("reach_fast_td3", [*TINY_REPLAY, cuda])["teacher"]
+    made = experience_of(on_device(config), config)
+    made.begin()
+    # Graphs are captured and terms compiled in the first collections.
+    for number in range(2):
+        made.collect(number * N)
+        made.update(number)
+    monkeypatch.setattr(DeviceStateEnv, "prepare", lambda self: None)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for number in range(2, 20):
+            made.collect(number * N)
+            made.update(number)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    monkeypatch.undo()
+    made.look()

@@ -55,8 +55,8 @@ def run(
 ) -> Output[Policy]:
     """Trains a policy, resuming an interrupted attempt in `out`; the algorithm rlpd also learns
     from `demos`. With `dynamics`, the simulated arm has the tuned parameters; with `family`, the
-    episodes are those of all its members, equally often. In environments that stay on a device, PPO
-    trains there.
+    episodes are those of all its members, equally often. In environments that stay on a device,
+    PPO, FastTD3 and PQL train there.
 
     Raises:
         HandoffError: the algorithm does not fit the inputs or the environments, or training

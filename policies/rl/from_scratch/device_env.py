@@ -1,5 +1,5 @@
-"""Adapts environments whose data stay on a device to the collector of on-policy rollouts; a rollout
-never copies to the host.
+"""Adapts environments whose data stay on a device to learners on observation vectors; a step never
+copies to the host.
 
 It does the work of `policies.rl.collection.state_env.StateEnv` and
 `policies.rl.from_scratch.rollout_env.StateRolloutEnv` with tensors of the device.
@@ -56,8 +56,10 @@ class DeviceStateEnv:
         self._episodes = DeviceEpisodes(env, seeds, reward_shaping)
         self._discount_N = torch.full((env.num_envs,), discount, device=env.device)
         self._obs_NO = torch.zeros((env.num_envs, 0), device=env.device)
+        self.step_index = torch.zeros(env.num_envs, dtype=torch.int64, device=env.device)
+        """(N,) indices of the next steps within the running episodes."""
         self.statistics = EpisodeStatistics(env.num_envs, keep=max(RECENT, env.num_envs))
-        """Statistics of the collector, which adds every step; flush them before reading."""
+        """Statistics, to which whoever collects adds every step; flush them before reading."""
         self.running = False
         """Whether `load_state_dict` restored running episodes."""
 
@@ -93,6 +95,7 @@ class DeviceStateEnv:
         self.prepare()
         self._episodes.begin()
         self._obs_NO = self._vector(self.env.observation())
+        self.step_index = torch.zeros_like(self.step_index)
 
     def observation(self) -> Tensor:
         """(N, O) current observation vectors in physical units."""
@@ -108,8 +111,10 @@ class DeviceStateEnv:
             result.reward_NH, result.executed_N, success_N, terminated_N, truncated_N
         )
         final_NO = self._vector(result.observation)
-        self.env.reset_ended(terminated_N | truncated_N)
+        ended_N = terminated_N | truncated_N
+        self.env.reset_ended(ended_N)
         self._obs_NO = self._vector(self.env.observation())
+        self.step_index = torch.where(ended_N, 0, self.step_index + 1)
         return StepResult(
             reward_N=reward_NH[:, 0],
             discount_N=self._discount_N,
@@ -148,6 +153,7 @@ class DeviceStateEnv:
         self.statistics.resume_environments(
             state["return"].numpy().copy(), state["length"].numpy().copy()
         )
+        self.step_index = state["length"].to(self.device)
 
     def _vector(self, fields: Mapping[str, Tensor]) -> Tensor:
         columns = [fields[name].float().reshape(self.num_envs, -1) for name in self.fields]

@@ -22,7 +22,7 @@ from policies.rl.from_scratch.config import (
 )
 from policies.rl.networks.ensemble import Features
 from policies.rl.off_policy.config import GsdeConfig, SacConfig, SacOptions
-from policies.rl.off_policy.fast_td3 import NORMALISER_FLOOR, FastTd3
+from policies.rl.off_policy.fast_td3 import NORMALISER_FLOOR, FastTd3, FastTd3Updates
 from policies.rl.off_policy.gsde import GsdeSac
 from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.transitions import Sizes, Transitions
@@ -134,9 +134,11 @@ def make_learner(
     return StateSac(Sac(config, sizes, seed))
 
 
-def exported_actor(learner: FastTd3 | StateSac) -> tuple[ActorCard, dict[str, np.ndarray]]:
+def exported_actor(
+    learner: FastTd3Updates | StateSac,
+) -> tuple[ActorCard, dict[str, np.ndarray]]:
     """Card and arrays of the deterministic policy."""
-    if isinstance(learner, FastTd3):
+    if isinstance(learner, FastTd3Updates):
         return fast_td3_actor(learner)
     sac = learner.sac
     return gsde_actor(sac) if isinstance(sac, GsdeSac) else sac_actor(sac)

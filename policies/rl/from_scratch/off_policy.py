@@ -4,7 +4,8 @@ Environments and learner alternate (`policies.rl.off_policy.online`), so the rat
 steps is exact; PQL's three processes maintain it by waiting. The complete state is saved every few
 collections: weights, optimisers, statistics, exploration noise, environments, and the new steps of
 the replay in a separate file. A killed run resumes bit-identically, or with new episodes if the
-environments cannot be saved.
+environments cannot be saved. In environments that stay on a device, FastTD3 and PQL act and learn
+there.
 """
 
 from __future__ import annotations
@@ -13,18 +14,17 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from policies.rl.collection.state_env import StateEnv
 from policies.rl.from_scratch.config import FastTd3Algorithm, PqlAlgorithm, RlpdAlgorithm
-from policies.rl.from_scratch.learners import ReplayAlgorithm, exported_actor, make_learner
+from policies.rl.from_scratch.device_env import DeviceStateEnv
+from policies.rl.from_scratch.device_experience import DeviceExperience
+from policies.rl.from_scratch.host_experience import HostExperience
+from policies.rl.from_scratch.learners import ReplayAlgorithm, exported_actor
 from policies.rl.from_scratch.replay_files import REPLAY_FOLDER, ReplayFiles
 from policies.rl.from_scratch.run import SavedActor, ScratchRun, checked_figures, episode_figures
 from policies.rl.off_policy.config import OnlineConfig
-from policies.rl.off_policy.online import Learner, MinibatchSampler, OnlineProgress, learn_online
-from policies.rl.replay.buffer import Replay
+from policies.rl.off_policy.online import OnlineProgress
 from policies.rl.replay.config import ReplayConfig
-from policies.rl.replay.transitions import Sizes
 from robots.interfaces import Progress
 from robots.wire.steps import Steps
 
@@ -33,28 +33,22 @@ class ReplayRun:
     """State of one run.
 
     Args:
-        algorithm: the algorithm with its options.
+        algorithm: the algorithm with its options; FastTD3 or PQL in environments that stay on a
+            device.
         run: environments, curve and folder of the run.
         demos: episodes of demonstrations; needed by RLPD alone.
     """
 
     def __init__(
-        self, algorithm: ReplayAlgorithm, run: ScratchRun[StateEnv], demos: Sequence[Steps] = ()
+        self,
+        algorithm: ReplayAlgorithm,
+        run: ScratchRun[StateEnv] | ScratchRun[DeviceStateEnv],
+        demos: Sequence[Steps] = (),
     ) -> None:
         self.run = run
         self._algorithm = algorithm
-        env, seed = run.env, run.config.seed
-        n, size = env.num_envs, env.env.action_spec.size
-        sizes = Sizes(observation=env.entries, action=size)
-        self.learner = make_learner(algorithm, sizes, n, seed)
-        replay_config = ReplayConfig(
-            capacity=algorithm.capacity * n, discount=algorithm.discount, n_step=algorithm.n_step
-        )
-        self._replay = Replay(replay_config, env.entries, size)
-        self._online = _online(algorithm, n)
-        self._batches = MinibatchSampler(
-            self._online, self._replay, _demo_replay(algorithm, demos, env)
-        )
+        self._experience = _experience(algorithm, run.env, run.config.seed, demos)
+        self.learner = self._experience.learner
         self.done = OnlineProgress()
         self._replay_files = ReplayFiles(run.out / REPLAY_FOLDER)
 
@@ -63,11 +57,12 @@ class ReplayRun:
         state = self.run.resumable.resume()
         if state is None:
             shutil.rmtree(self.run.out / REPLAY_FOLDER, ignore_errors=True)
-            self.run.env.begin()
+            self._experience.begin()
             return
         self.learner.load_state_dict(state["learner"])
-        self._replay_files.load(self._replay, state["parts"])
+        self._replay_files.load(self._experience.replay, state["parts"])
         self.run.load_state_dict(state)
+        self._experience.resume()
         self.done = OnlineProgress(*state["done"])
 
     def learn(self, progress: Progress) -> None:
@@ -78,22 +73,15 @@ class ReplayRun:
             self.done = done
             collections = done.steps // n
             if collections % algorithm.save_every == 0 or collections == algorithm.collections:
+                self._experience.look()
                 entry = self._entry(collections, metrics)
                 self.run.resumable.entries.append(entry)
                 self._save()
                 note = f"success {entry['success']:.2f}, return {entry['return']:.2f}"
                 progress(collections, algorithm.collections, note)
 
-        learn_online(
-            self.learner,
-            self._batches,
-            self._collect,
-            self._online,
-            algorithm.collections * n,
-            self.run.config.seed,
-            watch,
-            self.done,
-            random_steps=algorithm.random_collections * n,
+        self._experience.learn(
+            algorithm.collections * n, watch, self.done, algorithm.random_collections * n
         )
 
     def actor(self) -> SavedActor:
@@ -114,12 +102,6 @@ class ReplayRun:
         self.run.resumable.finish()
         shutil.rmtree(self.run.out / REPLAY_FOLDER, ignore_errors=True)
 
-    def _collect(self, actor: Learner, rng: np.random.Generator) -> Steps:
-        env, learner = self.run.env, self.learner
-        obs_NO = env.observation
-        learner.observe(obs_NO, env.step_index == 0, rng)
-        return env.step(actor.act(obs_NO, rng))
-
     def _entry(self, collections: int, metrics: dict[str, Any]) -> dict[str, float]:
         hint = "Are learning rates small enough?"
         if isinstance(self._algorithm, FastTd3Algorithm | PqlAlgorithm):
@@ -138,7 +120,7 @@ class ReplayRun:
         }
 
     def _save(self) -> None:
-        parts = self._replay_files.save(self._replay)
+        parts = self._replay_files.save(self._experience.replay)
         state = {
             "learner": self.learner.state_dict(),
             "parts": parts,
@@ -147,6 +129,20 @@ class ReplayRun:
         }
         self.run.resumable.save(state)
         self._replay_files.remove_others(parts)
+
+
+def _experience(
+    algorithm: ReplayAlgorithm, env: StateEnv | DeviceStateEnv, seed: int, demos: Sequence[Steps]
+) -> HostExperience | DeviceExperience:
+    n = env.num_envs
+    online = _online(algorithm, n)
+    replay = ReplayConfig(
+        capacity=algorithm.capacity * n, discount=algorithm.discount, n_step=algorithm.n_step
+    )
+    if isinstance(env, StateEnv):
+        return HostExperience(algorithm, env, online, replay, seed, demos)
+    assert isinstance(algorithm, FastTd3Algorithm | PqlAlgorithm)
+    return DeviceExperience(algorithm, env, online, replay, seed)
 
 
 def _online(algorithm: ReplayAlgorithm, num_envs: int) -> OnlineConfig:
@@ -163,16 +159,3 @@ def _online(algorithm: ReplayAlgorithm, num_envs: int) -> OnlineConfig:
         updates_per_step=per_collection / num_envs,
         training_starts=algorithm.learning_starts * num_envs,
     )
-
-
-def _demo_replay(
-    algorithm: ReplayAlgorithm, demos: Sequence[Steps], env: StateEnv
-) -> Replay | None:
-    if not demos:
-        return None
-    rows = sum(steps.rows for steps in demos)
-    config = ReplayConfig(capacity=rows, discount=algorithm.discount, n_step=algorithm.n_step)
-    replay = Replay(config, env.entries, env.env.action_spec.size)
-    for steps in demos:
-        replay.append(steps)
-    return replay

@@ -10,6 +10,7 @@ from robots.errors import HandoffError
 
 if TYPE_CHECKING:
     from policies.rl.replay.buffer import Replay
+    from policies.rl.replay.device_buffer import DeviceReplay
 
 REPLAY_FOLDER = "experience"
 
@@ -28,7 +29,7 @@ class ReplayFiles:
         self._folder = folder
         self._parts: list[list[int]] = []
 
-    def save(self, replay: Replay) -> list[list[int]]:
+    def save(self, replay: Replay | DeviceReplay) -> list[list[int]]:
         """Writes the steps added since the last call; returns the range of serial numbers (begin,
         end) of each file that is still needed."""
         import torch
@@ -56,7 +57,7 @@ class ReplayFiles:
             if file.name not in names:
                 file.unlink()
 
-    def load(self, replay: Replay, parts: list[list[int]]) -> None:
+    def load(self, replay: Replay | DeviceReplay, parts: list[list[int]]) -> None:
         """Restores the replay with the same slots.
 
         Raises:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policies.rl.from_scratch.config import (
+    FastTd3Algorithm,
     FromScratchConfig,
     PpoAlgorithm,
     PpoLagrangianAlgorithm,
+    PqlAlgorithm,
     RlpdAlgorithm,
 )
 from robots.errors import HandoffError
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 PICTURE = "reinforce.png"
 RESULTS = ("episodes", "success", "return", "cost", "multiplier")
 """Entries of the last point of the learning curve that are metrics, where it has them."""
+DEVICE_ALGORITHMS = PpoAlgorithm | FastTd3Algorithm | PqlAlgorithm
+"""Algorithms that collect in environments that stay on a device."""
 
 
 def train_from_scratch(
@@ -43,7 +47,8 @@ def train_from_scratch(
         config: algorithm and options of the training.
         task: name of the task, for the policy card.
         make_env: makes a vectorised environment without auto-reset and with actions in [-1, 1], or
-            one that stays on a device, where PPO then trains; it is closed at the end.
+            one that stays on a device, where PPO, FastTD3 and PQL then train; it is closed at the
+            end.
         out: output folder; a killed run in it is resumed.
         progress: called at every checkpoint.
         robot: name of the robot; empty if it is not one of Handoff's robots.
@@ -104,18 +109,18 @@ def check_resident(config: FromScratchConfig) -> None:
     """Checks that a run can be collected in environments that stay on a device.
 
     Raises:
-        HandoffError: an algorithm other than PPO, or cameras.
+        HandoffError: an algorithm that runs on the host only, or cameras.
     """
     algorithm = config.algorithm
-    if not isinstance(algorithm, PpoAlgorithm):
+    if not isinstance(algorithm, DEVICE_ALGORITHMS):
         why = (
             "such environments report no cost"
             if isinstance(algorithm, PpoLagrangianAlgorithm)
-            else "its replay buffer is on the host"
+            else "it acts on the host, where its replay buffer is"
         )
         raise HandoffError(
-            f"reinforce: the protocol's option resident: true is for the algorithm ppo, not {algorithm.kind}: {why}. "
-            "Set resident: false, or use ppo."
+            "reinforce: the protocol's option resident: true is for the algorithms ppo, fast_td3 and pql, not "
+            f"{algorithm.kind}: {why}. Set resident: false, or use one of them."
         )
     if config.image_fields:
         raise HandoffError(
@@ -149,18 +154,25 @@ def make_run(
         raise
 
 
-def _make_device_run(config: FromScratchConfig, env: DeviceEnv, out: Path) -> RolloutRun:
+def _make_device_run(
+    config: FromScratchConfig, env: DeviceEnv, out: Path
+) -> ReplayRun | RolloutRun:
     from policies.rl.collection.seeds import CountedSeeds
     from policies.rl.from_scratch.device_env import DeviceStateEnv
-    from policies.rl.from_scratch.on_policy import RolloutRun
     from policies.rl.from_scratch.run import ScratchRun
 
     check_resident(config)
     algorithm = config.algorithm
-    assert isinstance(algorithm, PpoAlgorithm)
     seeds = CountedSeeds(config.first_seed)
     state_env = DeviceStateEnv(env, config.fields, seeds, config.reward, algorithm.discount)
-    return RolloutRun(algorithm, ScratchRun(config, state_env, seeds, out, step="rollouts"))
+    if isinstance(algorithm, PpoAlgorithm):
+        from policies.rl.from_scratch.on_policy import RolloutRun
+
+        return RolloutRun(algorithm, ScratchRun(config, state_env, seeds, out, step="rollouts"))
+    from policies.rl.from_scratch.off_policy import ReplayRun
+
+    assert isinstance(algorithm, FastTd3Algorithm | PqlAlgorithm)
+    return ReplayRun(algorithm, ScratchRun(config, state_env, seeds, out, step="collections"))
 
 
 def _make_host_run(

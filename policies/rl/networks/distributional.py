@@ -46,7 +46,9 @@ def project(
     position_BK = ((shifted_BK - low) * ((count - 1) / (high - low))).clamp(0.0, count - 1.0)
     lower_BK = position_BK.floor()
     fraction_BK = position_BK - lower_BK
-    lower = lower_BK.long()
+    # A reward that is not a number has no atom. As an index it would abort a GPU, where rewards are
+    # checked later; its probabilities are not numbers, either.
+    lower = lower_BK.long().clamp(0, count - 1)
     # Exactly on an atom the upper neighbour gets 0, so clamping the index at the last atom loses
     # nothing.
     upper = (lower + 1).clamp(max=count - 1)

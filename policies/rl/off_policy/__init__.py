@@ -12,5 +12,6 @@
 - `wsrl`: warm-start RL (WSRL).
 - `fast_td3_config`: options of FastTD3 and PQL; imports no torch.
 - `fast_td3`: FastTD3 and PQL.
+- `device_fast_td3`: FastTD3 and PQL that act on a device.
 - `online`: the online training loop and its minibatches.
 """

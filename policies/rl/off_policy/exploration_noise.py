@@ -5,12 +5,16 @@ environment at the start of each episode; PQL (arXiv 2307.12983) assigns fixed o
 environments. Both follow the released code. Noise is independent at every step, and actions are
 clipped to their bounds, as in PQL; FastTD3 leaves clipping to its environments.
 
+`DeviceNoise` is the same with tensors and a random generator of a device.
+
 Shape suffixes: N environments, A action.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from policies.rl.off_policy.fast_td3_config import PerEnvNoiseConfig
 from robots.errors import HandoffError
@@ -26,7 +30,12 @@ def env_deviations(config: PerEnvNoiseConfig, num_envs: int) -> np.ndarray:
     Args:
         config: bounds and `spread`.
         num_envs: number of environments N.
+
+    Raises:
+        HandoffError: `num_envs` is below 1.
     """
+    if num_envs < 1:
+        raise HandoffError(f"noise: {num_envs} environments, expected at least 1.")
     if num_envs == 1:
         return np.array([config.high])
     if config.spread == "geometric":
@@ -46,8 +55,6 @@ class PerEnvNoise:
     """
 
     def __init__(self, config: PerEnvNoiseConfig, num_envs: int) -> None:
-        if num_envs < 1:
-            raise HandoffError(f"noise: {num_envs} environments, expected at least 1.")
         self.config = config
         self.deviation_N = env_deviations(config, num_envs)
         """Standard deviation of each environment [action units]; with a uniform spread, sampled at
@@ -81,3 +88,33 @@ class PerEnvNoise:
             )
         noise_NA = rng.standard_normal(action_NA.shape) * self.deviation_N[:, None]
         return np.clip(action_NA + noise_NA, -1.0, 1.0).astype(np.float32)
+
+
+class DeviceNoise:
+    """`PerEnvNoise` as tensors of a device, in single precision; nothing is copied to the host.
+
+    Args:
+        config: bounds and spread of the standard deviations.
+        num_envs: number of environments N.
+        device: device of the environments.
+
+    Raises:
+        HandoffError: `num_envs` is below 1.
+    """
+
+    def __init__(self, config: PerEnvNoiseConfig, num_envs: int, device: torch.device) -> None:
+        self.config = config
+        self.deviation_N = torch.from_numpy(env_deviations(config, num_envs)).float().to(device)
+        """See `PerEnvNoise.deviation_N`."""
+
+    def begin_episodes(self, began_N: Tensor, generator: torch.Generator) -> None:
+        """See `PerEnvNoise.begin_episodes`; `generator` supplies the randomness."""
+        if self.config.spread == "uniform":
+            low, high = self.config.low, self.config.high
+            share_N = torch.rand(began_N.shape, generator=generator, device=self.deviation_N.device)
+            self.deviation_N = torch.where(began_N, low + (high - low) * share_N, self.deviation_N)
+
+    def add_noise(self, action_NA: Tensor, generator: torch.Generator) -> Tensor:
+        """(N, A) actions with noise, clipped to [-1, 1]; `generator` supplies the randomness."""
+        noise_NA = torch.randn(action_NA.shape, generator=generator, device=action_NA.device)
+        return (action_NA + noise_NA * self.deviation_N[:, None]).clamp(-1.0, 1.0)

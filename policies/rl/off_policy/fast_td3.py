@@ -63,24 +63,29 @@ class FastTd3Networks(nn.Module):
         return torch.tanh(self.actor(features_BF)[0])
 
 
-class FastTd3:
-    """FastTD3 learner: networks, optimisers, number of critic updates, observation statistics,
-    exploration noise.
+class FastTd3Updates:
+    """Networks, optimisers and updates of FastTD3, on any device.
 
     The random numbers of an update depend only on the seed and the number of updates, so updates
-    are reproducible; those of acting come from an argument.
+    are reproducible.
 
     Args:
         config: options.
         sizes: sizes of observation vectors and actions; images are not supported.
-        num_envs: number of environments N for exploration.
-        seed: seed of initial weights and noise.
+        seed: seed of initial weights, which are the same on every device, and of the updates.
+        device: device of networks and minibatches; None is the host.
 
     Raises:
-        HandoffError: observations have images, `num_envs` is below 1, or the atoms are invalid.
+        HandoffError: observations have images, or the atoms are invalid.
     """
 
-    def __init__(self, config: FastTd3Config, sizes: Sizes, num_envs: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        config: FastTd3Config,
+        sizes: Sizes,
+        seed: int = 0,
+        device: torch.device | None = None,
+    ) -> None:
         if sizes.pictures:
             raise HandoffError(
                 f"fast_td3: cameras {[name for name, *_ in sizes.pictures]}, but FastTD3 supports only "
@@ -92,8 +97,8 @@ class FastTd3:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.networks = FastTd3Networks(config, sizes)
-        self.noise = PerEnvNoise(config.noise, num_envs)
-        self.statistics = MomentStatistics((sizes.observation,))
+        if device is not None:
+            self.networks.to(device)
         net = self.networks
         self.optimizers: dict[str, Optimizer] = {
             name: torch.optim.AdamW(
@@ -106,38 +111,7 @@ class FastTd3:
         }
         self.updates = 0
         """Number of critic updates."""
-        self._generator = torch.Generator()
-
-    def observe(self, vector_NO: np.ndarray, began_N: np.ndarray, rng: np.random.Generator) -> None:
-        """Updates observation statistics and exploration noise before a step of all environments.
-
-        Args:
-            vector_NO: observations in physical units, added to the running statistics.
-            began_N: bool mask of environments where an episode begins, whose noise is resampled if
-                its spread is uniform.
-            rng: random number generator.
-
-        Raises:
-            HandoffError: observations are not finite.
-        """
-        self.noise.begin_episodes(began_N, rng)
-        if self.config.normalise:
-            self.statistics.update(vector_NO)
-            features = self.networks.features
-            features.centre.copy_(torch.from_numpy(self.statistics.mean))
-            features.half_range.copy_(
-                torch.from_numpy(self.statistics.deviation + NORMALISER_FLOOR)
-            )
-
-    @torch.no_grad()
-    def act(self, vector_NO: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
-        """(N, A) actions in [-1, 1] for observation vectors (N, O), with the exploration noise of
-        each environment, or without noise if `rng` is None."""
-        features_NF = self.networks.features(
-            torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))
-        )
-        action_NA = self.networks.action(features_NF).numpy()
-        return action_NA if rng is None else self.noise.add_noise(action_NA, rng)
+        self._generator = torch.Generator() if device is None else torch.Generator(device)
 
     def update(self, minibatches: Sequence[Transitions]) -> dict[str, Tensor]:
         """One critic update per minibatch, followed by a policy update on the same minibatch if it
@@ -182,7 +156,10 @@ class FastTd3:
         net, config = self.networks, self.config
         next_BF = net.features(batch.next_obs.vector_BO)
         noise_BA = (
-            torch.randn(batch.action_BA.shape, generator=self._generator) * config.target_noise
+            torch.randn(
+                batch.action_BA.shape, generator=self._generator, device=batch.action_BA.device
+            )
+            * config.target_noise
         )
         noise_BA = noise_BA.clamp(-config.target_noise_clip, config.target_noise_clip)
         action_BA = (net.action(next_BF) + noise_BA).clamp(-1.0, 1.0)
@@ -199,6 +176,75 @@ class FastTd3:
         logit_EBK = net.critic(torch.cat([features_BF, net.action(features_BF)], dim=1))
         loss = -mean_value(torch.softmax(logit_EBK, dim=-1), net.atoms_K).amin(dim=0).mean()
         return loss, {"actor_loss": loss.detach()}
+
+    def _update_actor(self, batch: Transitions) -> dict[str, Tensor]:
+        net = self.networks
+        net.critic.requires_grad_(False)
+        loss, metrics = self.actor_loss(batch)
+        self._step("actor", loss)
+        net.critic.requires_grad_(True)
+        return metrics
+
+    def _step(self, name: str, loss: Tensor) -> None:
+        optimizer = self.optimizers[name]
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.config.max_grad_norm is not None:
+            module = self.networks.critic if name == "critic" else self.networks.actor
+            nn.utils.clip_grad_norm_(module.parameters(), self.config.max_grad_norm)
+        optimizer.step()
+
+
+class FastTd3(FastTd3Updates):
+    """FastTD3 learner that acts on the host: updates, observation statistics, exploration noise.
+
+    The random numbers of acting come from an argument.
+
+    Args:
+        config: options.
+        sizes: sizes of observation vectors and actions; images are not supported.
+        num_envs: number of environments N for exploration.
+        seed: seed of initial weights and noise.
+
+    Raises:
+        HandoffError: `num_envs` is below 1, or an error of `FastTd3Updates`.
+    """
+
+    def __init__(self, config: FastTd3Config, sizes: Sizes, num_envs: int, seed: int = 0) -> None:
+        super().__init__(config, sizes, seed)
+        self.noise = PerEnvNoise(config.noise, num_envs)
+        self.statistics = MomentStatistics((sizes.observation,))
+
+    def observe(self, vector_NO: np.ndarray, began_N: np.ndarray, rng: np.random.Generator) -> None:
+        """Updates observation statistics and exploration noise before a step of all environments.
+
+        Args:
+            vector_NO: observations in physical units, added to the running statistics.
+            began_N: bool mask of environments where an episode begins, whose noise is resampled if
+                its spread is uniform.
+            rng: random number generator.
+
+        Raises:
+            HandoffError: observations are not finite.
+        """
+        self.noise.begin_episodes(began_N, rng)
+        if self.config.normalise:
+            self.statistics.update(vector_NO)
+            features = self.networks.features
+            features.centre.copy_(torch.from_numpy(self.statistics.mean))
+            features.half_range.copy_(
+                torch.from_numpy(self.statistics.deviation + NORMALISER_FLOOR)
+            )
+
+    @torch.no_grad()
+    def act(self, vector_NO: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        """(N, A) actions in [-1, 1] for observation vectors (N, O), with the exploration noise of
+        each environment, or without noise if `rng` is None."""
+        features_NF = self.networks.features(
+            torch.from_numpy(np.ascontiguousarray(vector_NO, np.float32))
+        )
+        action_NA = self.networks.action(features_NF).numpy()
+        return action_NA if rng is None else self.noise.add_noise(action_NA, rng)
 
     def state_dict(self) -> dict[str, Any]:
         """Complete state: weights, optimisers, number of updates, statistics and exploration
@@ -230,25 +276,8 @@ class FastTd3:
         self.statistics.squares = state["statistics"]["squares"].numpy().copy()
         self.noise.deviation_N = state["deviation"].numpy().copy()
 
-    def _update_actor(self, batch: Transitions) -> dict[str, Tensor]:
-        net = self.networks
-        net.critic.requires_grad_(False)
-        loss, metrics = self.actor_loss(batch)
-        self._step("actor", loss)
-        net.critic.requires_grad_(True)
-        return metrics
-
-    def _step(self, name: str, loss: Tensor) -> None:
-        optimizer = self.optimizers[name]
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        if self.config.max_grad_norm is not None:
-            module = self.networks.critic if name == "critic" else self.networks.actor
-            nn.utils.clip_grad_norm_(module.parameters(), self.config.max_grad_norm)
-        optimizer.step()
-
 
 def lower_mean(probability_EBK: Tensor, atoms_K: Tensor) -> Tensor:
     """(B, K) distribution of the member with the lowest mean, selected separately for each row."""
     lowest_B = mean_value(probability_EBK, atoms_K).argmin(dim=0)
-    return probability_EBK[lowest_B, torch.arange(len(lowest_B))]
+    return probability_EBK[lowest_B, torch.arange(len(lowest_B), device=lowest_B.device)]

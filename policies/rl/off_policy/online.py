@@ -151,16 +151,48 @@ def learn_online(
     Returns:
         Progress at the end; with several environments, slightly more than `steps`.
     """
-    done, updates = begin or OnlineProgress()
-    metrics: dict[str, Any] = {}
-    while done < steps:
+
+    def collected(done: int) -> int:
         actor = _UniformActions(learner) if done < random_steps else learner
         new = collect(actor, np.random.default_rng([seed, LearnerStream.EXPLORATION, done]))
         store(new, batches.replay, batches.demos)
-        done += new.rows
+        return new.rows
+
+    def updated(updates: int) -> dict[str, Any]:
+        rng = np.random.default_rng([seed, LearnerStream.REPLAY, updates])
+        return learner.update([batches(rng) for _ in range(config.minibatches)])
+
+    return alternate(collected, updated, config, steps, watch, begin)
+
+
+def alternate(
+    collect: Callable[[int], int],
+    update: Callable[[int], dict[str, Any]],
+    config: OnlineConfig,
+    steps: int,
+    watch: Callable[[OnlineProgress, dict[str, Any]], None],
+    begin: OnlineProgress | None = None,
+) -> OnlineProgress:
+    """Alternates between environment steps and updates, wherever both are made.
+
+    Args:
+        collect: makes and stores one step in every environment, given the number of steps before,
+            and returns how many steps that were.
+        update: makes the update with this number, and returns metrics.
+        config: ratio of updates to steps.
+        steps: see `learn_online`.
+        watch: see `learn_online`.
+        begin: see `learn_online`.
+
+    Returns:
+        Progress at the end.
+    """
+    done, updates = begin or OnlineProgress()
+    metrics: dict[str, Any] = {}
+    while done < steps:
+        done += collect(done)
         while updates < updates_due(config, done):
-            rng = np.random.default_rng([seed, LearnerStream.REPLAY, updates])
-            metrics = learner.update([batches(rng) for _ in range(config.minibatches)])
+            metrics = update(updates)
             updates += 1
         watch(OnlineProgress(done, updates), metrics)
     return OnlineProgress(done, updates)

@@ -2,6 +2,7 @@
 
 - `config`: capacity, discount and n-step returns; imports no torch.
 - `buffer`: the replay buffer.
+- `device_buffer`: the steps of environments that stay on a device.
 - `transitions`: minibatches of transitions.
 - `episode_links`: complete chunks and Monte-Carlo returns of episodes.
 - `images`: storage of camera images, each once.

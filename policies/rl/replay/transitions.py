@@ -90,7 +90,7 @@ def without_person(
 ) -> Transitions:
     """Transitions in which no person acted and no command reversed the gripper; the arguments are
     those of `Transitions`. Without `demo_B` none of them is a demonstration."""
-    none_B = torch.zeros(len(reward_B), dtype=torch.bool)
+    none_B = torch.zeros_like(reward_B, dtype=torch.bool)
     return Transitions(
         obs=obs,
         action_BA=action_BA,
@@ -99,7 +99,7 @@ def without_person(
         next_obs=next_obs,
         demo_B=none_B if demo_B is None else demo_B,
         intervention_B=none_B,
-        toggles_B=torch.zeros(len(reward_B)),
+        toggles_B=torch.zeros_like(reward_B),
         extra=extra or {},
     )
 

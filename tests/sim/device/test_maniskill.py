@@ -93,7 +93,7 @@ def test_environments_on_a_device_are_made_from_a_configuration_that_says_so() -
     with pytest.raises(HandoffError, match="on_end reset"):
         make_device_env(config, 1)
     with pytest.raises(
-        HandoffError, match="resident: true is for fine-tuning and PPO from scratch only"
+        HandoffError, match="resident: true is for fine-tuning and for PPO, FastTD3"
     ):
         make_vec_env(config, 1)
     with pytest.raises(HandoffError, match="engine mujoco ignores \\['resident'\\]"):

@@ -22,16 +22,16 @@ from policies.rl.collection.seeds import CountedSeeds
 from policies.rl.collection.state_env import StateEnv
 from policies.rl.from_scratch.actor_critic import StateActorCritic
 from policies.rl.from_scratch.config import (
-    FastTd3Algorithm,
     FromScratchConfig,
     PpoAlgorithm,
     PpoLagrangianAlgorithm,
+    RlpdAlgorithm,
     SacAlgorithm,
 )
 from policies.rl.from_scratch.device_env import DeviceStateEnv
 from policies.rl.from_scratch.rollout_env import StateRolloutEnv
 from policies.rl.from_scratch.run import CURVE, STATE
-from policies.rl.from_scratch.train import train_from_scratch
+from policies.rl.from_scratch.train import check_resident, train_from_scratch
 from policies.rl.replay.transitions import Sizes
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
@@ -325,13 +325,12 @@ def test_broken_values_end_a_run_before_anything_is_learned_from_them(tmp_path: 
     [
         (
             {"algorithm": PpoLagrangianAlgorithm()},
-            "resident: true is for the algorithm ppo, not ppo_lagrangian: such environments report no",
+            "algorithms ppo, fast_td3 and pql, not ppo_lagrangian: such environments report no cost",
         ),
         (
             {"algorithm": SacAlgorithm()},
-            "the algorithm ppo, not sac: its replay buffer is on the host. Set resident: false, or use",
+            "not sac: it acts on the host, where its replay buffer is. Set resident: false, or use one",
         ),
-        ({"algorithm": FastTd3Algorithm()}, "the algorithm ppo, not fast_td3"),
         ({"image_fields": ("front",)}, r"image_fields is \['front'\], but environments with the"),
         ({"fields": ("plaice",)}, r"fields \['plaice'\] are configured"),
     ],
@@ -344,6 +343,11 @@ def test_what_does_not_run_on_a_device_is_refused(
     with pytest.raises(HandoffError, match=message):
         train_from_scratch(config, "walking", lambda: env, tmp_path, no_progress)
     assert env.closed
+
+
+def test_demonstrations_do_not_make_rlpd_run_on_a_device() -> None:
+    with pytest.raises(HandoffError, match="not rlpd: it acts on the host"):
+        check_resident(replace(PLAIN, algorithm=RlpdAlgorithm()))
 
 
 def test_actions_with_other_bounds_are_refused() -> None:

@@ -1,0 +1,97 @@
+"""Collects the steps of a run from a replay buffer, and learns from them, on the host.
+
+Shape suffixes: N environments, O observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from policies.rl.collection.state_env import StateEnv
+from policies.rl.from_scratch.learners import ReplayAlgorithm, make_learner
+from policies.rl.off_policy.config import OnlineConfig
+from policies.rl.off_policy.online import Learner, MinibatchSampler, OnlineProgress, learn_online
+from policies.rl.replay.buffer import Replay
+from policies.rl.replay.config import ReplayConfig
+from policies.rl.replay.transitions import Sizes
+from robots.wire.steps import Steps
+
+
+class HostExperience:
+    """Environments, learner and replay buffer on the host.
+
+    Args:
+        algorithm: the algorithm with its options.
+        env: the environments.
+        online: ratio of updates to steps.
+        replay: capacity and returns of the replay buffer.
+        seed: seed of weights, exploration and minibatches.
+        demos: episodes of demonstrations; needed by RLPD alone.
+    """
+
+    def __init__(
+        self,
+        algorithm: ReplayAlgorithm,
+        env: StateEnv,
+        online: OnlineConfig,
+        replay: ReplayConfig,
+        seed: int,
+        demos: Sequence[Steps] = (),
+    ) -> None:
+        self._env = env
+        self._online = online
+        self._seed = seed
+        sizes = Sizes(observation=env.entries, action=env.env.action_spec.size)
+        self.learner = make_learner(algorithm, sizes, env.num_envs, seed)
+        self.replay = Replay(replay, sizes.observation, sizes.action)
+        self._batches = MinibatchSampler(online, self.replay, _demo_replay(algorithm, demos, sizes))
+
+    def begin(self) -> None:
+        """Resets all environments."""
+        self._env.begin()
+
+    def resume(self) -> None:
+        """Does nothing: restored environments go on, or have begun new episodes."""
+
+    def look(self) -> None:
+        """Does nothing: every step is checked and counted as it is made."""
+
+    def learn(
+        self,
+        steps: int,
+        watch: Callable[[OnlineProgress, dict[str, Any]], None],
+        done: OnlineProgress,
+        random_steps: int,
+    ) -> None:
+        """Collects and learns up to `steps` steps; see `learn_online`."""
+        learn_online(
+            self.learner,
+            self._batches,
+            self._collect,
+            self._online,
+            steps,
+            self._seed,
+            watch,
+            done,
+            random_steps=random_steps,
+        )
+
+    def _collect(self, actor: Learner, rng: np.random.Generator) -> Steps:
+        env = self._env
+        obs_NO = env.observation
+        self.learner.observe(obs_NO, env.step_index == 0, rng)
+        return env.step(actor.act(obs_NO, rng))
+
+
+def _demo_replay(algorithm: ReplayAlgorithm, demos: Sequence[Steps], sizes: Sizes) -> Replay | None:
+    if not demos:
+        return None
+    rows = sum(steps.rows for steps in demos)
+    config = ReplayConfig(capacity=rows, discount=algorithm.discount, n_step=algorithm.n_step)
+    replay = Replay(config, sizes.observation, sizes.action)
+    for steps in demos:
+        replay.append(steps)
+    return replay
