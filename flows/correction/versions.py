@@ -41,7 +41,7 @@ class VersionCard:
     """Digest (hex sha256) of `success.onnx`; empty for a version that is not used."""
     refused: str = ""
     """Reason why the version is not used; empty for one that is."""
-    judged: tuple[tuple[int, int, bool], ...] = ()
+    judged: tuple[tuple[Whole, Whole, bool], ...] = ()
     """Episodes that a classifier had ended as solved: number in the actor's journal, number of the
     last step, and whether this version calls the episode solved."""
 
