@@ -47,6 +47,14 @@ REALTIME = (
 )
 """Folders and files of the tests that a clock decides: consoles, arms and cameras whose other side
 is held to be lost when it is late."""
+LONGEST = (
+    "flows/test_served_runs.py",
+    "sim/test_conformance.py",
+    "flows/test_smoke.py",
+    "flows/stages/test_cameras.py",
+)
+"""Files whose tests take minutes together. A file stays on one worker, so one that begins last keeps
+the others waiting."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -68,6 +76,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     tests = Path(__file__).parent
     realtime = any(collection_path.is_relative_to(tests / place) for place in REALTIME)
     return True if realtime != (part == "realtime") else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the files that take longest first; the order within and among the others stays."""
+    tests = Path(__file__).parent
+    first = [tests / place for place in LONGEST]
+    items.sort(key=lambda item: first.index(item.path) if item.path in first else len(first))
 
 
 def pytest_collection_finish() -> None:

@@ -54,7 +54,12 @@ def test_the_streams_of_the_learners_are_those_of_every_earlier_result() -> None
         "FAST_TD3_UPDATE": 3,
         "CLONING": 5,
     }
-    assert values(ChunkSelectionStream) == {"ROLLOUT": 0, "UPDATE": 1, "DEMONSTRATIONS": 2}
+    assert values(ChunkSelectionStream) == {
+        "ROLLOUT": 0,
+        "UPDATE": 1,
+        "DEMONSTRATIONS": 2,
+        "TOKEN": 3,
+    }
     assert values(Rl100Stream) == {"ITERATION": 0, "ROLLOUT": 1000}
 
 
