@@ -137,6 +137,7 @@ class _Policy:
     def __init__(self, table: Table, contract: Contract, action: np.ndarray) -> None:
         self.table, self.contract, self.action = table, contract, action
         self.training_pictures: dict[str, Any] = {}
+        self.tokenizer = None
 
     def __call__(self, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
         self.table.infer()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from real.console.console_operator import ConsoleOperator
-from real.console.control.commands import Mode
+from real.console.control.commands import Instruction, Mode
 from real.teleop.takeover import HandInput, TakeoverConfig
 from robots.interfaces import Label
 from robots.spec import ActionSpec
@@ -192,10 +192,28 @@ def test_an_episode_is_described_with_its_scene_before_it_begins(connection, clo
     assert connection.messages == [
         {
             "kind": "begin",
-            "told": {"episode": 0, "instruction": "reach the red marker", "seconds": 60.0},
+            "told": {
+                "episode": 0,
+                "heard": 0,
+                "instruction": "reach the red marker",
+                "seconds": 60.0,
+            },
         }
     ]
     assert connection.scenes == [b"scene"]
+
+
+def test_an_instruction_is_taken_once_and_the_next_episode_says_so(operator, connection):
+    assert operator.instruction() is None
+    connection.now = connection.now._replace(instruction=Instruction(1, "reach it", "ada"))
+    assert operator.instruction() == (1, "reach it", "ada")
+    assert operator.instruction() is None
+    operator.reset([0])
+    assert connection.messages[-1]["told"]["heard"] == 1
+    # After a lost connection it is taken again, which changes nothing.
+    connection.connection += 1
+    operator.requests()
+    assert operator.instruction() == (1, "reach it", "ada")
 
 
 def test_a_hint_is_sent_when_it_changes_and_with_every_step(operator, connection):
