@@ -19,6 +19,7 @@ shuffled rewards .485, .785, .13, .325 and .06: met. A seed takes 31 CPU-seconds
 from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,8 +28,10 @@ from torch import Tensor
 
 from policies.families.diffusion import DiffusionPolicy
 from policies.policy import ObservationTensors
+from policies.rl.finetuning.base import FrozenPolicyConfig
 from policies.rl.finetuning.config import DsrlFinetuneConfig
 from policies.rl.finetuning.dsrl import DsrlFinetuning
+from policies.rl.finetuning.frozen_policy import FrozenPolicyFinetuning
 from policies.rl.networks.config import MlpSizes
 from policies.rl.replay.transitions import Transitions
 from robots.interfaces import no_progress
@@ -111,15 +114,20 @@ def base(seed: int) -> DiffusionPolicy:
 
 
 def finetuned(
-    policy: DiffusionPolicy, seed: int, config: DsrlFinetuneConfig, method: type[DsrlFinetuning]
+    policy: DiffusionPolicy,
+    seed: int,
+    config: FrozenPolicyConfig,
+    method: type[FrozenPolicyFinetuning[Any, Any]],
 ) -> float:
-    """Share of episodes that a copy of the policy solves after fine-tuning."""
+    """Share of episodes that a copy of the policy solves after fine-tuning, and after what its
+    method learns before the first rollout."""
     policy = deepcopy(policy)
     env = Env(OneSidedReach(NUM_ENVS, 1000 + seed), see, config.discount)
-    run = method(config, policy, env, seed)  # type: ignore[arg-type]
-    for _ in range(ROLLOUTS):
-        run.rollout(DECISIONS)
+    run: Any = method(config, policy, env, seed)  # type: ignore[arg-type]
     with TemporaryDirectory() as out:
+        run.run_phase("", Path(out), no_progress)
+        for _ in range(ROLLOUTS):
+            run.rollout(DECISIONS)
         run.finish("", Path(out), no_progress)
     return solved(policy, seed)
 

@@ -17,30 +17,15 @@ shuffled rewards .395, .695, .27, .29 and .275: met, but for the mean of .887. A
 CPU-seconds.
 """
 
-from copy import deepcopy
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
 import pytest
 import torch
 
-from policies.families.diffusion import DiffusionPolicy
 from policies.rl.finetuning.rl_token.config import RlTokenFinetuneConfig, TokenTrainingConfig
 from policies.rl.finetuning.rl_token.finetuning import RlTokenFinetuning
 from policies.rl.finetuning.rl_token.learner import RefinementBatch
 from policies.rl.networks.config import MlpSizes
 from policies.training.config import TrainingConfig
-from robots.interfaces import no_progress
-from tests.policies.rl.test_learning_dppo import see
-from tests.policies.rl.test_learning_dsrl import (
-    DECISIONS,
-    NUM_ENVS,
-    ROLLOUTS,
-    Env,
-    OneSidedReach,
-    base,
-    solved,
-)
+from tests.policies.rl.test_learning_dsrl import base, finetuned, solved
 from tests.toy_envs.comparison import better, runs
 
 pytestmark = pytest.mark.slow
@@ -70,24 +55,6 @@ class Shuffled(RlTokenFinetuning):
         batch = super().minibatch(generator)
         order = torch.randperm(len(batch.reward_B), generator=generator)
         return batch._replace(reward_B=batch.reward_B[order], discount_B=batch.discount_B[order])
-
-
-def finetuned(
-    policy: DiffusionPolicy,
-    seed: int,
-    config: RlTokenFinetuneConfig,
-    method: type[RlTokenFinetuning],
-) -> float:
-    """Share of episodes that a copy of the policy solves after fine-tuning."""
-    policy = deepcopy(policy)
-    env = Env(OneSidedReach(NUM_ENVS, 1000 + seed), see, config.discount)
-    run = method(config, policy, env, seed)  # type: ignore[arg-type]
-    with TemporaryDirectory() as out:
-        run.run_phase("", Path(out), no_progress)
-        for _ in range(ROLLOUTS):
-            run.rollout(DECISIONS)
-        run.finish("", Path(out), no_progress)
-    return solved(policy, seed)
 
 
 def scores_of(seed: int) -> dict[str, float]:
