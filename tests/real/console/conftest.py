@@ -58,6 +58,6 @@ def browser() -> Iterator[Any]:
 def tab(browser: Any, opened: OpenConsole, robot: ConsoleClient) -> Iterator[Tab]:
     tab = Tab(browser, opened.url).ready()
     yield tab
+    tab.context.close()  # before anything fails: an open page would keep the control
     assert tab.errors == []
-    tab.context.close()
     until(lambda: robot.command().mode is Mode.HOLD)

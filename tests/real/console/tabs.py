@@ -34,7 +34,9 @@ class Tab:
         self, browser: Any, url: str, name: str = "ada", before: str = "", **look: Any
     ) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}} | look)
-        self.context.add_init_script(NAMED.format(name) + ";" + before)
+        # The frame of a scene has no such storage while it is empty.
+        ours = f"if (window === top) {{ {NAMED.format(name)}; {before} }}"
+        self.context.add_init_script(ours)
         self.page = self.context.new_page()
         self.errors: list[str] = []
         self.asked: list[str] = []

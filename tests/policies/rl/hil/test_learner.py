@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -255,6 +256,8 @@ def test_the_metrics_go_to_the_loggers_once_at_checkpoints(tmp_path: Path) -> No
         one.log_metrics(one.update())  # lost, and repeated
         one.log.close()
         one.message_log.close()
+        # TensorBoard reads the files of one second in the order of a number without leading zeros.
+        time.sleep(1.0)
     kept = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     logged = EventAccumulator(str(tmp_path / "logs" / "tensorboard")).Reload().Scalars("steps")
     assert [one.step for one in logged] == [line["step"] for line in kept] == [1, 2, 3, 4]
