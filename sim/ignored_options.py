@@ -10,6 +10,7 @@ from robots.errors import HandoffError
 ARM_OPTIONS = {
     "robot",
     "actions",
+    "gripper_entry",
     "rate_hz",
     "reward",
     "specified_reward",

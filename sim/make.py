@@ -27,7 +27,13 @@ from sim.scene.dynamics import ArmDynamics
 from sim.scene.randomize import Places, Range
 from sim.servers.config import ServerConfig
 from sim.specified_reward import SpecifiedReward, SpecifiedRewardConfig
-from sim.tasks.task import Task, at_rate, with_instruction, with_phrasing
+from sim.tasks.task import (
+    Task,
+    at_rate,
+    with_gripper_entry,
+    with_instruction,
+    with_phrasing,
+)
 from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 if TYPE_CHECKING:
@@ -68,6 +74,9 @@ class EnvConfig:
     Lab)."""
     actions: ActionSpace | None = None
     """Action space (mujoco, warp, maniskill with `arm`); None takes the task's own."""
+    gripper_entry: bool = False
+    """Whether actions have an entry for the gripper, and observations its opening, also in a task
+    that does not need it, so that one policy can learn it beside tasks that do (mujoco, warp)."""
     rate_hz: Hertz | None = None
     """Control periods per second (mujoco, warp, maniskill with `arm`; see
     `sim.tasks.task.at_rate`); None takes the task's own."""
@@ -174,15 +183,19 @@ def _outside_task(name: str, robot: Robot) -> Task:
     return replace(made, name=name)
 
 
-def find_task(name: str, rate_hz: float | None = None, robot: str = "fr3") -> Task:
+def find_task(
+    name: str, rate_hz: float | None = None, robot: str = "fr3", *, gripper_entry: bool = False
+) -> Task:
     """Returns the task called `name` for a robot, at the task's own control rate or at `rate_hz`
-    (`sim.tasks.task.at_rate`).
+    (`sim.tasks.task.at_rate`); with `gripper_entry`, its actions and observations have the gripper
+    (`sim.tasks.task.with_gripper_entry`).
 
     Raises:
         HandoffError: there is no such task or robot, the task does not support this rate, or the
             robot cannot reach the task's initial pose.
     """
     task = _task(name, find_robot(robot))
+    task = with_gripper_entry(task) if gripper_entry else task
     return task if rate_hz is None else at_rate(task, rate_hz)
 
 
@@ -304,7 +317,7 @@ def make_device_env(config: EnvConfig, num_envs: int) -> DeviceArmEnv | DeviceMa
 
 
 def _configured_task(config: EnvConfig) -> Task:
-    task = find_task(config.task, config.rate_hz, config.robot)
+    task = find_task(config.task, config.rate_hz, config.robot, gripper_entry=config.gripper_entry)
     if config.instruction is not None:
         task = with_instruction(task, config.instruction)
     return task if config.phrasing is None else with_phrasing(task, config.phrasing)

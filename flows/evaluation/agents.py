@@ -16,6 +16,7 @@ from policies.card import PolicyCard
 from robots.config import to_plain
 from robots.contract import ONNX_FILE, Contract
 from robots.errors import HandoffError
+from robots.language.text import task_sentence
 from robots.wire.policy import TOKEN_VARIABLE
 from sim.evaluation.agent import (
     ChunkAgent,
@@ -222,7 +223,7 @@ def instruction_of(card: PolicyCard, instruction: str | None = None) -> str | No
                 "language-conditioned."
             )
         return None
-    return instruction or card.model.default_instruction or card.task.replace("_", " ")
+    return instruction or card.model.default_instruction or task_sentence(card.task)
 
 
 def load_agent(
@@ -369,7 +370,7 @@ def _contract_chunking(
             f"{name}: got the instruction '{instruction}', but the policy is not language-conditioned."
         )
     if contract.instruction:
-        default_instruction = default_instruction or contract.task.replace("_", " ")
+        default_instruction = default_instruction or task_sentence(contract.task)
     # A protocol does not count action tokens as sampler steps.
     kind, _, number = contract.sampler.rpartition("-")
     steps = 1 if contract.sampler == "one-step" or kind == "tokens" else int(number)

@@ -3,21 +3,23 @@
 A stage with a `matrix` becomes one copy per combination of values, named `teacher@seed=0`. A stage
 that takes such a stage, or one of a list of stages, as a single input becomes one copy per
 artifact: `scores@teacher`. Copies whose matrices share a key are paired by its value. An input that
-takes several artifacts takes those of all copies.
+takes several artifacts takes those of all copies, or of those with the value of the stage's own
+matrix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
 from flows.config.options import build, merge
 from flows.recipes.formulas import check_formulas
+from flows.recipes.matrix import Binding, Choice, refers, substituted
 from flows.recipes.observed import check_observed
 from flows.recipes.pictures import check_crops
-from flows.recipes.recipe import MATRIX_MARK, Recipe, StageEntry
+from flows.recipes.recipe import Recipe, StageEntry
 from flows.recipes.seeds import reseeded
 from flows.runner.signature import StageInput, StageKind, find_kind
 from flows.runner.stage import Stage
@@ -28,19 +30,6 @@ SEED = "seed"
 """Key of a matrix that shifts all seeds of a stage, and of the stages that depend on it."""
 ALGORITHM = "algorithm"
 """Block whose options may be shared as well as those of the stage."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The value that a copy of a stage has for one key of a matrix, or one stage of a list."""
-
-    label: str
-    """Part of the copy's name."""
-    value: Any
-
-
-Binding = Mapping[str, Choice]
-"""Choices of a copy, by the key of the matrix or by the input."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +183,7 @@ def _copies(
                 inputs |= {f"{expected.name}.{i}": source for i, source in enumerate(sources)}
         label = ",".join(choice.label for choice in binding.values())
         copy = f"{name}@{label}".replace("/", "-") if label else name
-        config = _options(name, recipe, kind, entry, binding)
+        config = _options(name, recipe, kind, entry, binding, _keys_above(kind, entry, above))
         kind.check(config, _source_options(kind, inputs))
         stage = Stage(
             name=copy,
@@ -288,6 +277,20 @@ def _all_sources(
     ]
 
 
+def _keys_above(
+    kind: StageKind, entry: StageEntry, above: Mapping[str, Sequence[_Copy]]
+) -> set[str]:
+    """Keys of the matrices above the inputs that take several artifacts, of which a key of the
+    stage's own matrix chooses some."""
+    references = [
+        reference
+        for expected in kind.inputs
+        if expected.several
+        for reference in entry.inputs.get(expected.name, ())
+    ]
+    return {key for _, copy in _sources(references, above) for key in copy.binding}
+
+
 def _source_options(kind: StageKind, inputs: Mapping[str, Stage]) -> dict[str, Any]:
     """Options of the input stages by the name of the input; a tuple for several. Those of their own
     inputs follow by dotted names, as in `teacher.policy`."""
@@ -311,9 +314,15 @@ def _options_above(prefix: str, inputs: Mapping[str, Stage]) -> Iterator[tuple[s
 
 
 def _options(
-    name: str, recipe: Recipe, kind: StageKind, entry: StageEntry, binding: Binding
+    name: str,
+    recipe: Recipe,
+    kind: StageKind,
+    entry: StageEntry,
+    binding: Binding,
+    choosing: Collection[str],
 ) -> Any:
-    """Builds the options of a copy: shared ones, the stage's own, values of the matrix, seeds."""
+    """Builds the options of a copy: shared ones, the stage's own, values of the matrix, seeds; the
+    keys `choosing` may be of the matrix without being options."""
     options = entry.options
     values = {key: value for key, value in recipe.shared.items() if key in _keys(kind)}
     nested = _algorithm_keys(kind, options) - _keys(kind)
@@ -327,22 +336,26 @@ def _options(
     for key, choice in binding.items():
         if key == SEED:
             seed += _seed(name, choice)
-        elif key in entry.matrix and not _is_reference(name, key, kind, entry):
+        elif key in entry.matrix and not _is_reference(name, key, kind, entry, choosing):
             merged = merge(merged, _nested(key.split("."), deepcopy(choice.value)))
-    merged = _substituted(name, merged, binding)
+    merged = substituted(name, merged, binding)
     config = build(kind.config, merged, name, recipe.folders)
     return config if kind.fixed_seeds else reseeded(config, seed)
 
 
-def _is_reference(name: str, key: str, kind: StageKind, entry: StageEntry) -> bool:
-    """Whether a key of a matrix is no option, so that `${matrix:KEY}` alone reads it.
+def _is_reference(
+    name: str, key: str, kind: StageKind, entry: StageEntry, choosing: Collection[str]
+) -> bool:
+    """Whether a key of a matrix is no option: `${matrix:KEY}` reads it, or it chooses among inputs.
 
     Raises:
-        HandoffError: it is no option, and nothing in the stage refers to it.
+        HandoffError: it is no option, nothing in the stage refers to it, and no input has it.
     """
     if key.split(".")[0] in _keys(kind):
         return False
-    if f"{MATRIX_MARK}{key}{MATRIX_MARK}" in repr(entry.options).replace("\\x00", MATRIX_MARK):
+    if key in choosing:
+        return True
+    if refers(entry.options, key):
         return True
     raise HandoffError(
         f"stage {name}: its matrix has the key '{key}', which is no option of the stage, and no option refers to "
@@ -360,24 +373,3 @@ def _seed(name: str, choice: Choice) -> int:
     if not isinstance(choice.value, int) or choice.value < 0:
         raise HandoffError(f"stage {name}: matrix seed {choice.value!r}, expected 0 or more.")
     return choice.value
-
-
-def _substituted(name: str, value: Any, binding: Binding) -> Any:
-    """The value with every `${matrix:KEY}` replaced by the copy's value."""
-    if isinstance(value, Mapping):
-        return {key: _substituted(name, entry, binding) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_substituted(name, entry, binding) for entry in value]
-    if not isinstance(value, str) or MATRIX_MARK not in value:
-        return value
-    parts = value.split(MATRIX_MARK)
-    for key in parts[1::2]:
-        if key not in binding:
-            known = [entry for entry in binding if "." not in entry]
-            raise HandoffError(
-                f"stage {name}: ${{matrix:{key}}}, but neither the stage nor its inputs have a "
-                f"matrix with this key; {suggest(key, known)}"
-            )
-    if len(parts) == 3 and not parts[0] and not parts[2]:
-        return binding[parts[1]].value
-    return "".join(str(binding[part].value) if i % 2 else part for i, part in enumerate(parts))

@@ -234,7 +234,8 @@ def _environment(config: Any) -> Fields | None:
             # ManiSkill's own cameras.
             return None
         options = simulator or config.demonstrate.mujoco
-        return _task(config.task, config.robot, options.cameras)
+        gripper = config.gripper_entry if simulator is None else simulator.gripper_entry
+        return _task(config.task, config.robot, options.cameras, gripper_entry=gripper)
     if isinstance(config, RecordPlayConfig):
         return _task(config.task, config.robot, config.play.mujoco.cameras)
     for block in (config, getattr(config, "algorithm", None)):
@@ -270,12 +271,14 @@ def _imported(config: IngestConfig) -> Fields | None:
     return Fields(of, frozenset(fields), pictures, True, most, schema.name)
 
 
-def _task(task: str, robot: str, cameras: CamerasConfig | None = None) -> Fields:
+def _task(
+    task: str, robot: str, cameras: CamerasConfig | None = None, *, gripper_entry: bool = False
+) -> Fields:
     pictures = {}
     if cameras is not None:
         size = cameras.height, cameras.width
         pictures = {f"image_{name}": size for name in cameras.names}
-    names = frozenset(find_task(task, robot=robot).observations)
+    names = frozenset(find_task(task, robot=robot, gripper_entry=gripper_entry).observations)
     return Fields(f"task {task}", names, pictures, task=task)
 
 
@@ -303,6 +306,9 @@ def recorded_fields(stage: Stage, *, data: bool = True) -> Fields | None:
         return None
     names = frozenset[str]().union(*(source.names for source in known))
     pictures = {name: size for source in known[::-1] for name, size in source.pictures.items()}
+    if isinstance(config, MergeConfig) and config.fields:
+        names &= frozenset(config.fields)
+        pictures = {name: pictures[name] for name in pictures if name in config.fields}
     of = ", ".join(dict.fromkeys(source.of for source in known))
     numbers = [source.most_episodes for source in known if source.most_episodes is not None]
     most = sum(numbers) if len(numbers) == len(known) else None

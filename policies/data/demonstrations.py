@@ -24,7 +24,7 @@ from policies.policy_config import PolicyConfig
 from robots.episodes.demonstrations import field_role
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
-from robots.language.text import INSTRUCTION, UNIT, decode
+from robots.language.text import INSTRUCTION, UNIT, decode, task_sentence
 from robots.spec import FieldSpec
 from robots.storage.location import PARALLEL_REQUESTS, Bucket
 from robots.storage.read_ahead import read_ahead
@@ -324,7 +324,7 @@ def _instructions(store: OpenStore) -> list[str]:
     default instruction, else the name of the task. A step whose recorded instruction is empty has
     that of the episode."""
     default = store.card.model.default_instruction
-    fallback = store.card.task.replace("_", " ") if default is None else default
+    fallback = task_sentence(store.card.task) if default is None else default
     stream, recorded = (
         store.card.model.stream,
         store.episodes.schema.stream(store.card.model.stream).fields,

@@ -1,8 +1,9 @@
 """Merges episode stores into one, episode by episode.
 
 Stores may differ in their fields (`missing`), but a field of one name must have the same shape,
-dtype, unit and frame in all of them, and all must be of one robot and one rate. Every merged
-episode records which store and episode it comes from.
+dtype, unit and frame in all of them unless it is left out (`fields`), and all must be of one robot
+and one rate. Every merged episode records which store and episode it comes from, and the words of
+its task.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import numpy as np
 from robots.episodes.schema import CheckedStreams, EpisodeSchema, StreamSpec
 from robots.episodes.segments.video_copy import CodedFrames
 from robots.episodes.store import EpisodeStore
-from robots.errors import HandoffError
+from robots.errors import HandoffError, suggest
 from robots.interfaces import Progress, no_progress
+from robots.language.text import INSTRUCTION, UNIT, decode, task_sentence
 from robots.spec import FieldSpec
 
 Missing = Literal["refuse", "drop", "pad"]
@@ -45,6 +47,7 @@ def merge_stores(
     out: Path,
     *,
     task: str | None = None,
+    fields: Sequence[str] = (),
     missing: Missing = "refuse",
     successes: bool = False,
     episodes_each: int | None = None,
@@ -53,12 +56,15 @@ def merge_stores(
     """Writes the episodes of all stores, one store after another, to a new store at `out`.
 
     An episode keeps its metadata, to which `source_store`, `source_digest` and `source_episode` are
-    added; those of an earlier merge are kept under `origin`.
+    added; those of an earlier merge are kept under `origin`. Where the stores are of several tasks,
+    an episode without an `instruction` gets the one that a policy would read in its own store: the
+    recorded words if the merged store lacks them, else the name of the task.
 
     Args:
         sources: one or more stores of distinct names.
         out: folder of the new store; one that is there is replaced.
         task: name of the task; None takes that of the stores.
+        fields: names of the fields that are kept, in every stream that has them; empty keeps all.
         missing: treatment of fields that not every store has: `refuse` them, `drop` them, or `pad`
             with zeros.
         successes: takes only episodes whose metadata have `success: true`, or no `success`.
@@ -83,7 +89,7 @@ def merge_stores(
             source.name: stack.enter_context(EpisodeStore.open(source.path)) for source in sources
         }
         schemas = {name: store.schema for name, store in stores.items()}
-        merged = merged_schema(schemas, task, missing)
+        merged = merged_schema(schemas, task, missing, fields)
         taken = {
             name: _taken(name, store, successes, episodes_each) for name, store in stores.items()
         }
@@ -135,6 +141,7 @@ def _write(
     `numbers` collects their numbers by the digest of their samples."""
     schema = with_copied_videos(schema, [(store, episodes) for _, store, episodes in pieces])
     total = sum(len(episodes) for _, _, episodes in pieces)
+    several = len({store.schema.name for _, store, _ in pieces}) > 1
     shutil.rmtree(out, ignore_errors=True)
     done = 0
     with EpisodeStore.create(out, schema) as target, target.writer() as writer:
@@ -142,6 +149,8 @@ def _write(
             for episode in episodes:
                 metadata = lineage(store.metadata(episode), source.name, source.digest, episode)
                 streams = merged_episode(store, episode, schema)
+                if several:
+                    metadata.setdefault(INSTRUCTION, _words(store, episode))
                 if numbers is not None:
                     numbers.setdefault(_digest(streams), []).append(done)
                 writer.append(streams, metadata)
@@ -149,6 +158,17 @@ def _write(
                 progress(done, total, source.name)
     stream = "policy" if "policy" in schema.streams else next(iter(schema.streams))
     return {"episodes": total, "frames": int(EpisodeStore.open(out).ends(stream)[-1])}
+
+
+def _words(store: EpisodeStore, episode: int) -> str:
+    """The recorded instruction of an episode, the first if it changes; else the name of its
+    task."""
+    for stream, spec in store.schema.streams.items():
+        if INSTRUCTION in spec.fields and spec.fields[INSTRUCTION].unit == UNIT:
+            recorded = decode(store.read(episode, stream, [INSTRUCTION])[INSTRUCTION])
+            if stated := next(filter(None, recorded), None):
+                return stated
+    return task_sentence(store.schema.name)
 
 
 def _digest(streams: CheckedStreams) -> str:
@@ -177,7 +197,10 @@ def _warning(numbers: Mapping[str, list[int]]) -> dict[str, str]:
 
 
 def merged_schema(
-    schemas: Mapping[str, EpisodeSchema], task: str | None, missing: Missing
+    schemas: Mapping[str, EpisodeSchema],
+    task: str | None,
+    missing: Missing,
+    kept: Sequence[str] = (),
 ) -> EpisodeSchema:
     """Schema of a merged store.
 
@@ -185,10 +208,13 @@ def merged_schema(
         schemas: schemas by the name of the store.
         task: name of the task; None takes that of the stores.
         missing: treatment of fields that not every store has.
+        kept: names of the fields that are kept; empty keeps all.
 
     Raises:
-        HandoffError: the stores do not agree.
+        HandoffError: the stores do not agree, or none has a kept field.
     """
+    if kept:
+        schemas = _with_fields(schemas, kept)
     tasks = sorted({schema.name for schema in schemas.values()})
     if task is None and len(tasks) > 1:
         raise HandoffError(
@@ -213,6 +239,30 @@ def merged_schema(
         streams={stream: _merged_stream(stream, schemas, missing) for stream in common},
         robot=robots[0] if robots else "",
     )
+
+
+def _with_fields(
+    schemas: Mapping[str, EpisodeSchema], kept: Sequence[str]
+) -> dict[str, EpisodeSchema]:
+    """The schemas with some fields alone, and with the streams that have any of them."""
+    known = sorted(
+        {name.split("/", 1)[1] for schema in schemas.values() for name in _names(schema)}
+    )
+    if unknown := [name for name in kept if name not in known]:
+        raise HandoffError(
+            f"merge: no store has the field '{unknown[0]}', {suggest(unknown[0], known)}"
+        )
+    reduced = {}
+    for name, schema in schemas.items():
+        streams = {
+            stream: replace(
+                spec, fields={field: spec.fields[field] for field in spec.fields if field in kept}
+            )
+            for stream, spec in schema.streams.items()
+            if any(field in kept for field in spec.fields)
+        }
+        reduced[name] = replace(schema, streams=streams, videos={})
+    return reduced
 
 
 def _merged_stream(
@@ -252,7 +302,7 @@ def _check_same(field: str, first: FieldSpec, other: FieldSpec, store: str) -> N
         if expected != found:
             raise HandoffError(
                 f"merge: {field} of {store} has the {attribute} {found!r}, expected {expected!r} as in the other "
-                "stores. Was it recorded with other actions or another robot?"
+                "stores. Was it recorded with other actions or another robot? Leave it out: fields."
             )
 
 

@@ -24,6 +24,11 @@ def text_field(size: int = 64, about: str = "what is to be done") -> FieldSpec:
     return FieldSpec(shape=(size,), dtype="uint8", unit=UNIT, about=about)
 
 
+def task_sentence(task: str) -> str:
+    """The sentence for a task that nobody has put into words: its name with spaces."""
+    return task.replace("_", " ")
+
+
 def encode(sentences: Sequence[str], size: int) -> np.ndarray:
     """Encodes N sentences as (N, size) uint8.
 

@@ -101,6 +101,10 @@ class ArmEngine:
         self.observation_spec: Mapping[str, FieldSpec] = {
             key: term.spec for key, term in task.observations.items()
         }
+        if task.use_gripper and not self.layout.has_gripper:
+            raise HandoffError(
+                f"{name}: the task '{task.name}' has no gripper. Remove gripper_entry."
+            )
         self.use_gripper = task.use_gripper
         arm_spec = actions.spec(task.robot)
         self.action_spec = with_gripper(arm_spec) if self.use_gripper else arm_spec

@@ -267,8 +267,9 @@ def vector_fields(protocol: Protocol) -> dict[str, FieldSpec] | None:
         return dict(PushTEngine.board_spec)
     if not protocol.robot:
         return None
-    observations = find_task(protocol.task, robot=protocol.robot).observations
-    return {name: term.spec for name, term in observations.items()}
+    gripper_entry = protocol.options.get("gripper_entry", False)
+    task = find_task(protocol.task, robot=protocol.robot, gripper_entry=gripper_entry)
+    return {name: term.spec for name, term in task.observations.items()}
 
 
 def check_specifications(specifications: Mapping[str, str], protocol: Protocol) -> None:

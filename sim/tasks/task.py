@@ -239,6 +239,16 @@ def with_phrasing(task: Task, phrasing: str) -> Task:
     return replace(task, reset=reset)
 
 
+def with_gripper_entry(task: Task) -> Task:
+    """Returns the task with the gripper in its actions and observations, though it may not be
+    needed, so that one policy can do it beside tasks that need it. Initial states, rewards and
+    success are the same."""
+    if task.use_gripper:
+        return task
+    observations = {**proprioception(task.robot), **task.observations}
+    return replace(task, use_gripper=True, observations=observations)
+
+
 def proprioception(robot: Robot, use_gripper: bool = True) -> dict[str, ObservationTerm]:
     """Observation terms of the robot: joints, the frame "grasp", its target and the gripper."""
     reads: dict[str, Callable[[View], np.ndarray]] = {

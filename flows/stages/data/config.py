@@ -33,6 +33,9 @@ class ScriptedConfig:
     phrasing: str | None = None
     """Name of the set of sentences from which every episode's instruction is drawn, see
     `sim.phrasings`; None takes the task's own sentences."""
+    gripper_entry: bool = False
+    """Whether actions have an entry for the gripper, and observations its opening, also in a task
+    that does not need it."""
     episodes: Count = 50
     """Number of attempts; failed ones are recorded with `demonstrate.keep: all` only."""
     first_seed: Seed = DEMONSTRATIONS.start
@@ -125,6 +128,9 @@ class MergeConfig:
 
     task: str | None = None
     """Name of the task in the merged store; None takes the stores', which must agree."""
+    fields: tuple[str, ...] = ()
+    """Names of the fields that are kept, in every stream that has them; the stores may disagree
+    about the others. Empty keeps all."""
     missing: Literal["refuse", "drop", "pad"] = "refuse"
     """Treatment of fields that not every store has. refuse: an error names them. drop: the merged
     store has the common fields alone. pad: zeros where a store lacks the field."""

@@ -35,6 +35,7 @@ def run(
         sources,
         out / "store.zarr",
         task=config.task,
+        fields=config.fields,
         missing=config.missing,
         successes=config.successes,
         episodes_each=config.episodes_each,

@@ -49,7 +49,7 @@ def run(
 
     store = out / "store.zarr"
     seeds = range(config.first_seed, config.first_seed + config.episodes)
-    task = find_task(config.task, robot=config.robot)
+    task = find_task(config.task, robot=config.robot, gripper_entry=config.gripper_entry)
     if config.instruction is not None:
         task = with_instruction(task, config.instruction)
     if config.phrasing is not None:
@@ -59,9 +59,11 @@ def run(
         raise HandoffError(
             "scripted: the input 'dynamics' is for MuJoCo. Remove demonstrate.simulator, or set its entry dynamics."
         )
-    if options.simulator is not None and (config.instruction, config.phrasing) != (None, None):
+    stated = (config.instruction, config.phrasing, config.gripper_entry)
+    if options.simulator is not None and stated != (None, None, False):
         raise HandoffError(
-            "scripted: instruction and phrasing are for MuJoCo. Set them in demonstrate.simulator, or remove it."
+            "scripted: instruction, phrasing and gripper_entry are for MuJoCo. Set them in demonstrate.simulator, or "
+            "remove it."
         )
     if dynamics is not None:
         mujoco = replace(options.mujoco, dynamics=read_dynamics(dynamics))
