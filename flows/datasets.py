@@ -302,14 +302,26 @@ def edit(path: Path, out: Path, *edits: Edits, progress: Progress) -> dict[str, 
 
 
 def merge(
-    paths: Sequence[Path], out: Path, task: str | None, missing: str, progress: Progress
+    paths: Sequence[Path],
+    out: Path,
+    task: str | None,
+    fields: Sequence[str],
+    missing: str,
+    progress: Progress,
 ) -> dict[str, Any]:
     """Writes the episodes of several stores to a new one; see `robots.episodes.merge`."""
     from robots.episodes.merge import merge_stores
 
     _check_new(out)
     sources = [_merge_source(path) for path in paths]
-    return merge_stores(sources, out, task=task, missing=missing, progress=progress)  # type: ignore[arg-type]
+    return merge_stores(
+        sources,
+        out,
+        task=task,
+        fields=fields,
+        missing=missing,  # type: ignore[arg-type]
+        progress=progress,
+    )
 
 
 def split(path: Path, out: Path, config: SplitConfig, progress: Progress) -> dict[str, Any]:

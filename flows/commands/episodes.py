@@ -269,6 +269,7 @@ def merge(
     *stores: StorePaths,
     out: NewStore,
     task: str | None = None,
+    field: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     missing: Literal["refuse", "drop", "pad"] = "refuse",
     debug: Debug = False,
 ) -> None:
@@ -276,14 +277,16 @@ def merge(
 
     Args:
         task: Name of the task; default: that of the stores.
+        field: Field that is kept, repeatable; default: all.
         missing: Treatment of fields that not every store has.
 
     Examples:
         handoff episodes merge monday.zarr tuesday.zarr --out week.zarr
+        handoff episodes merge fold.zarr wipe.zarr --task both --out both.zarr
     """
     from flows.datasets import merge as merged
 
-    _report(lambda progress: merged(stores, out, task, missing, progress), out)
+    _report(lambda progress: merged(stores, out, task, field, missing, progress), out)
 
 
 def split(

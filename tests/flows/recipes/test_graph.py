@@ -168,6 +168,49 @@ def test_an_option_refers_to_the_value_of_its_copy(tmp_path: Path) -> None:
         built(tmp_path, text.replace(":task", ":tsk"), head)
 
 
+TABLE = (
+    "demos: {uses: scripted, with: {task: '${matrix:skill.task}'}, matrix: {skill: {"
+    "touch: {task: reach, seen: {fields: [goal]}}, lift: {task: lift_cube, seen: {fields: [cube_position]}}}}}\n"
+    "teacher: {uses: pretrain, inputs: {demos: demos}, with:"
+    " {policy: {observation_fields: '${matrix:skill.seen.fields}', anchor_field: null}}}\n"
+)
+
+
+def test_the_values_of_a_matrix_may_be_tables(tmp_path: Path) -> None:
+    text = "scores: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: '${matrix:skill.task}'}}"
+    declared = built(tmp_path, text, TABLE)
+    assert declared["demos@skill=lift"].config.task == "lift_cube"
+    assert declared["teacher@skill=touch"].config.policy.observation_fields == ("goal",)
+    assert declared["scores@skill=touch"].config.protocol.task == "reach"
+    with pytest.raises(
+        HandoffError, match=r"skill\.tsk\}, but the copy's skill has no entry 'tsk', did"
+    ):
+        built(tmp_path, text.replace("skill.task", "skill.tsk"), TABLE)
+    with pytest.raises(HandoffError, match=r"has no entry 'x', it has none"):
+        built(tmp_path, text.replace("skill.task", "skill.task.x"), TABLE)
+    with pytest.raises(HandoffError, match=r"\$\{matrix:skil\.task\}, but neither .* 'skill'"):
+        built(tmp_path, text.replace("skill.task", "skil.task"), TABLE)
+
+
+def test_a_matrix_chooses_among_the_inputs_that_have_its_key(tmp_path: Path) -> None:
+    scores = (
+        "untrained: {uses: pretrain, inputs: {demos: demos}, with:"
+        " {policy: {observation_fields: [q], anchor_field: null}}}\n"
+        "scores: {uses: evaluate, inputs: {policy: [teacher, untrained]},"
+        " with: {protocol: '${matrix:skill.task}'}}\n"
+    )
+    text = "x: {uses: compare, inputs: {evaluations: scores}, matrix: {skill: [touch, lift]}}"
+    declared = built(tmp_path, scores + text, TABLE)
+    assert [stage.name for stage in declared["x@skill=lift"].inputs.values()] == [
+        "scores@teacher,skill=lift",
+        "scores@untrained,skill=lift",
+    ]
+    with pytest.raises(HandoffError, match="has the key 'task', which is no option"):
+        built(tmp_path, scores + text.replace("skill: [touch", "task: [touch"), TABLE)
+    with pytest.raises(HandoffError, match="compare: 0 evaluation"):
+        built(tmp_path, scores + text.replace("touch, lift", "touch, push"), TABLE)
+
+
 def test_shared_options_reach_the_stages_that_read_them(tmp_path: Path) -> None:
     text = "scores: {uses: evaluate, inputs: {policy: teacher}}"
     declared = built(tmp_path, text, shared="{protocol: {uses: push_t_fr3, episodes: 3}}")

@@ -10,6 +10,7 @@ from robots.episodes.merge import MergeSource, merge_stores
 from robots.episodes.schema import EpisodeSchema, StreamSpec
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
+from robots.language.text import encode, text_field
 from robots.spec import FieldSpec
 
 FIELDS = {
@@ -138,7 +139,61 @@ def test_stores_that_do_not_agree_are_refused(
 def test_tasks_of_other_names_merge_under_a_given_name(tmp_path: Path) -> None:
     sources = [store(tmp_path, "a"), store(tmp_path, "b", replace(SCHEMA, name="lift"))]
     merge_stores(sources, tmp_path / "m.zarr", task="both")
-    assert EpisodeStore.open(tmp_path / "m.zarr").schema.name == "both"
+    merged = EpisodeStore.open(tmp_path / "m.zarr")
+    assert merged.schema.name == "both"
+    # Each is told what its own store would have told a policy.
+    assert [merged.metadata(number)["instruction"] for number in range(4)] == [
+        "reach",
+        "reach",
+        "lift",
+        "lift",
+    ]
+
+
+def test_recorded_words_stay_with_their_episodes(tmp_path: Path) -> None:
+    spoken = replace(with_fields(**FIELDS, instruction=text_field(16)), name="lift_cube")
+    with EpisodeStore.create(tmp_path / "spoken.zarr", spoken) as made:
+        words = encode(["", "lift it", "lift it"], 16)
+        steps = {"q": np.ones((3, 2)), "action": np.ones((3, 1)), "instruction": words}
+        made.append({"policy": steps}, {})
+        made.append({"policy": {**steps, "instruction": np.zeros_like(words)}}, {})
+        made.append({"policy": steps}, {"instruction": "up"})
+    sources = [store(tmp_path, "a"), MergeSource("b", tmp_path / "spoken.zarr", "")]
+    merge_stores(sources, tmp_path / "m.zarr", task="both", missing="drop")
+    merged = EpisodeStore.open(tmp_path / "m.zarr")
+    assert "instruction" not in merged.schema.streams["policy"].fields
+    assert [merged.metadata(number)["instruction"] for number in range(5)] == [
+        "reach",
+        "reach",
+        "lift it",
+        "lift cube",
+        "up",
+    ]
+    # Stores of one task say nothing that they did not say before.
+    merge_stores(sources[:1], tmp_path / "one.zarr")
+    assert "instruction" not in EpisodeStore.open(tmp_path / "one.zarr").metadata(0)
+
+
+def test_stores_may_disagree_about_fields_that_are_left_out(tmp_path: Path) -> None:
+    first = with_fields(**FIELDS, goal=FieldSpec(shape=(3,)), other=FieldSpec(shape=(1,)))
+    sources = [
+        store(tmp_path, "a", first),
+        store(tmp_path, "b", with_fields(**FIELDS, goal=FieldSpec(shape=(1,)))),
+    ]
+    with pytest.raises(
+        HandoffError, match=r"policy/goal of b has the shape .* Leave it out: fields\."
+    ):
+        merge_stores(sources, tmp_path / "m.zarr", missing="drop")
+    metrics = merge_stores(sources, tmp_path / "m.zarr", fields=["action", "q"])
+    merged = EpisodeStore.open(tmp_path / "m.zarr")
+    assert merged.schema.streams["policy"].fields == FIELDS
+    assert metrics["dropped"] == ["policy/goal", "policy/other"]
+    assert merged.read(2, "policy", ["q"])["q"].tolist() == [[1.0, 1.0]] * 2
+    with pytest.raises(HandoffError, match="no store has the field 'acton', did you mean 'action'"):
+        merge_stores(sources, tmp_path / "m.zarr", fields=["acton"])
+    # A kept field that only one store has is treated as any other.
+    with pytest.raises(HandoffError, match="b lacks other"):
+        merge_stores(sources, tmp_path / "m.zarr", fields=["q", "other"])
 
 
 def test_a_store_without_success_and_stores_of_one_name_are_refused(tmp_path: Path) -> None:
