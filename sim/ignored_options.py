@@ -44,7 +44,6 @@ def refuse_ignored(config: Any) -> None:
         case "mujoco":
             read = ARM_OPTIONS | {"places", "appearance", "cameras", "threads", "contact_threshold"}
         case "warp":
-            # `cameras` is accepted here because `_make_here` refuses it with a clearer message.
             read = ARM_OPTIONS | {"cameras", "device", "resident"}
         case "maniskill" if config.maniskill.arm is not None:
             read = {"maniskill", "specified_reward", *MANISKILL_ARM_OPTIONS}

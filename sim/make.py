@@ -286,20 +286,18 @@ def make_device_env(config: EnvConfig, num_envs: int) -> DeviceArmEnv | DeviceMa
     """Makes N environments whose observations, actions and rewards stay on their device.
 
     Raises:
-        HandoffError: for the same reasons as `make_vec_env`, or for another engine, cameras or
-            several workers.
+        HandoffError: for the same reasons as `make_vec_env`, or for another engine or several
+            workers.
     """
     from sim.device.arm import DeviceArmEnv
     from sim.engines.warp import WarpConfig
 
     refuse_ignored(config)
     on_device = config.engine in ("warp", "maniskill")
-    single = config.cameras is None and config.workers == 1
-    if not on_device or not single or config.on_end != "freeze":
+    if not on_device or config.workers != 1 or config.on_end != "freeze":
         raise HandoffError(
-            f"environments: resident: true with engine {config.engine}, {config.workers} workers, on_end "
-            f"{config.on_end} and "
-            f"cameras {config.cameras}, expected the engine warp or maniskill, 1, freeze and none."
+            f"environments: resident: true with engine {config.engine}, {config.workers} workers and on_end "
+            f"{config.on_end}, expected the engine warp or maniskill, 1 and freeze."
         )
     if config.engine == "maniskill":
         from sim.device.maniskill import DeviceManiSkillEnv
@@ -311,6 +309,7 @@ def make_device_env(config: EnvConfig, num_envs: int) -> DeviceArmEnv | DeviceMa
         randomized=config.randomized,
         ranges=config.ranges,
         dynamics=config.dynamics,
+        cameras=config.cameras,
         device=config.device,
     )
     return DeviceArmEnv(_configured_task(config), num_envs, options, config.max_steps)
@@ -359,16 +358,13 @@ def _make_engine(config: EnvConfig, num_envs: int) -> Engine:
         case "warp":
             from sim.engines.warp import WarpConfig, WarpEngine
 
-            if config.cameras is not None:
-                raise HandoffError(
-                    "warp: this engine renders no images. Leave `cameras` out, or use the engine mujoco."
-                )
             options = WarpConfig(
                 actions=config.actions,
                 reward=config.reward,
                 randomized=config.randomized,
                 ranges=config.ranges,
                 dynamics=config.dynamics,
+                cameras=config.cameras,
                 device=config.device,
             )
             return WarpEngine(_configured_task(config), num_envs, options)

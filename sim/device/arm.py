@@ -10,8 +10,11 @@ before `refill` than the pool holds, its states are reused.
 With `randomized: true` the pool also holds the model fields and the delay that each episode draws,
 and an environment that starts an episode takes them as well, on the device.
 
-The same code runs on a CPU, where it is tested; it has not been run on CUDA. Not supported:
-cameras, and the agent of push-T, whose motion is not a function of arrays alone.
+Cameras are rendered on the device (`sim.scene.warp_cameras`), all environments at once whenever an
+observation is asked for: after a chunk of actions, and again after the reset of those that ended.
+
+The same code runs on a CPU, where it is tested; it has not been run on CUDA. Not supported: the
+agent of push-T, whose motion is not a function of arrays alone.
 
 Shape suffixes: N environments, H actions of a chunk, A action, P initial states in the pool.
 """
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,20 +31,19 @@ from torch import Tensor
 
 from robots.control.actions import CartesianDelta, PdTarget
 from robots.errors import HandoffError
+from sim.device.initial_states import MODEL, InitialStates
 from sim.device.tracing import Traced
-from sim.engines.arm_engine import ArmEngine
 from sim.engines.mujoco import build_model
 from sim.engines.warp import WarpConfig
 from sim.engines.warp_physics import Capacity, WarpPhysics
+from sim.scene.cameras import camera_fields
 from sim.scene.dynamics import refuse_varying
-from sim.scene.model_draws import ModelDraws
-from sim.scene.randomize import drawn_ranges
 from sim.scene.view import View
 from sim.tasks.task import Task
 from sim.tasks.terms import control, next_target, read_terms
 
-MODEL = "model/"
-"""Prefix of the model's fields in the pool."""
+if TYPE_CHECKING:
+    from sim.scene.warp_cameras import WarpCameras
 
 
 class DeviceStep(NamedTuple):
@@ -178,7 +180,7 @@ class DeviceArmEnv(DeviceVecEnv):
             )
         refuse_varying(config.dynamics, name)
         model = build_model(task, actions, config.dynamics)
-        self._host = _InitialStates(name, task, waiting, model, actions, config)
+        self._host = InitialStates(name, task, waiting, model, actions, config)
         super().__init__(
             num_envs,
             task.max_steps if max_steps is None else max_steps,
@@ -193,6 +195,15 @@ class DeviceArmEnv(DeviceVecEnv):
         batched = self._host.draws.fields
         self._physics = WarpPhysics(name, model, num_envs, steps, config.device, capacity, batched)
         self._shared = self._physics.shared()
+        self._cameras: WarpCameras | None = None
+        latency = 0
+        if config.cameras is not None:
+            self._cameras = self._physics.cameras(model, config.cameras)
+            latency = round(config.cameras.latency / model.opt.timestep)
+            self.observation_spec = {**self.observation_spec, **camera_fields(config.cameras)}
+        # (N, L, nq) positions of the latest physics steps, oldest first, as pictures are late.
+        self._earlier = self._shared.qpos[:, None].repeat(1, latency, 1)
+        self._pictures: dict[str, Tensor] | None = None
         # Arrays that the physics reads, which a new episode changes in place.
         self._physical = {"qpos": self._shared.qpos, "qvel": self._shared.qvel} | {
             MODEL + field: self._physics.batched(field) for field in batched
@@ -260,7 +271,14 @@ class DeviceArmEnv(DeviceVecEnv):
 
     def observation(self) -> dict[str, Tensor]:
         """See `DeviceVecEnv.observation`."""
-        return self._current()[0]
+        fields = self._current()[0]
+        if self._cameras is None:
+            return fields
+        if self._pictures is None:
+            late = self._earlier.shape[1] > 0
+            qpos = self._earlier[:, 0] if late else self._shared.qpos
+            self._pictures = self._cameras.render(qpos, self._now["goal"])
+        return {**fields, **self._pictures}
 
     def check(self) -> None:
         """Checks for errors since the last call; copies a few numbers to the host.
@@ -303,7 +321,7 @@ class DeviceArmEnv(DeviceVecEnv):
         for name, array in own.items():
             array.copy_(saved[name])
         self._host.drawn = state["drawn"]
-        self._cached = None
+        self._cached = self._pictures = None
 
     def close(self) -> None:
         """Does nothing: the arrays on the device are freed with the environments."""
@@ -312,6 +330,8 @@ class DeviceArmEnv(DeviceVecEnv):
         """Everything on the device that the next steps depend on."""
         parts = {"physics": self._physical, "now": self._now, "pool": self._pool}
         arrays = {f"{part}/{name}": a for part, of in parts.items() for name, a in of.items()}
+        if self._earlier.shape[1]:
+            arrays["earlier"] = self._earlier
         return arrays | {"next": self._next, "steps": self._steps, "ended": self._ended}
 
     def _take(self, ended_N: Tensor, order_N: Tensor) -> None:
@@ -327,9 +347,11 @@ class DeviceArmEnv(DeviceVecEnv):
             else:
                 current = self._now.get(field, initial)
                 self._now[field] = torch.where(starts, initial, current)
+        first = self._shared.qpos[:, None]
+        self._earlier = torch.where(ended_N[:, None, None], first, self._earlier)
         self._steps = torch.where(ended_N, 0, self._steps)
         self._ended = self._ended & ~ended_N
-        self._cached = None
+        self._cached = self._pictures = None
 
     def _advance(self, action_NA: Tensor, running_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """See `DeviceVecEnv._advance`."""
@@ -344,12 +366,17 @@ class DeviceArmEnv(DeviceVecEnv):
         fraction = (self._number - late).clamp(min=0.0) / (self._host.substeps - late)
         shared.control.copy_(now["ctrl"] + fraction * (ctrl - now["ctrl"]))
         self._physics.period()
+        if self._earlier.shape[1]:
+            path = self._physics.path().transpose(0, 1)
+            whole = torch.cat([self._earlier, previous[0][:, None], path], dim=1)
+            latest = whole[:, whole.shape[1] - 1 - self._earlier.shape[1] : -1]
+            self._earlier = torch.where(running[:, None], latest, self._earlier)
         # Ended environments are stepped as well, then restored.
         for current, old in zip((shared.qpos, shared.qvel), previous, strict=True):
             current.copy_(torch.where(running, current, old))
         now["target"] = torch.where(running, target, now["target"])
         now["ctrl"] = torch.where(running, ctrl, now["ctrl"])
-        self._cached = None
+        self._cached = self._pictures = None
         return self._current()[1:]
 
     def _current(self) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
@@ -393,50 +420,3 @@ class DeviceArmEnv(DeviceVecEnv):
         )
         jacobian = view.jacobian if cartesian else None
         return moved, control(moved, jacobian, view.q, self.task.q_posture, host.layout.has_gripper)
-
-
-class _InitialStates(ArmEngine):
-    """Initial states of a task, which are drawn on the host and never stepped."""
-
-    def __init__(
-        self, name: str, task: Task, count: int, model: Any, actions: Any, config: WarpConfig
-    ) -> None:
-        super().__init__(name, task, count, model, actions, config.reward)
-        self.set_delay(config.dynamics)
-        ranges = drawn_ranges(task.ranges, config.ranges, config.randomized, name)
-        self.draws = ModelDraws(ranges, model, count)
-        self._dynamics = config.dynamics
-        self._qpos = np.zeros((count, model.nq))
-        self._qvel = np.zeros((count, model.nv))
-        self.sparse = config.reward == "sparse"
-        self.drawn = 0
-
-    def draw(self, rows: np.ndarray, seeds: np.ndarray) -> None:
-        self._start(rows, seeds)
-        self.draws.draw(rows, seeds)
-        if self.draws.ranges:
-            for row in rows.tolist():
-                drawn = float(self.draws.delay_s[row])
-                self._delay[row] = self.delay_steps(drawn, self._dynamics)
-        self.drawn += len(rows)
-
-    def example(self, count: int) -> list[Tensor]:
-        """State and actions of `count` environments with the right shapes and types."""
-        self.draw(np.arange(1), np.zeros(1, dtype=np.int64))
-        self.drawn = 0
-        arrays = (
-            self._qpos,
-            self._qvel,
-            self._target,
-            self._goal,
-            np.zeros((1, self.action_spec.size)),
-        )
-        return [torch.from_numpy(np.repeat(array[:1], count, axis=0)) for array in arrays]
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        single = {"qpos": self._qpos.astype(np.float32), "qvel": self._qvel.astype(np.float32)}
-        fields = {
-            MODEL + name: array.astype(np.float32) for name, array in self.draws.fields.items()
-        }
-        double = {"target": self._target, "ctrl": self._ctrl, "goal": self._goal}
-        return single | fields | double | {"late": self._delay[:, None].astype(np.float64)}

@@ -37,7 +37,7 @@ from sim.scene.appearance import (
     look_size,
     reset_look,
 )
-from sim.scene.cameras import Cameras, CamerasConfig
+from sim.scene.cameras import Cameras, CamerasConfig, latest_positions
 from sim.scene.clutter import add_clutter
 from sim.scene.contact_cost import ContactCost, add_contact_sensors
 from sim.scene.dynamics import ArmDynamics, add_payload, apply_drawn, apply_dynamics
@@ -246,7 +246,10 @@ class MujocoEngine(ArmEngine):
             skip_checks=True,
         )
         if self._earlier.shape[1]:
-            self._earlier[rows] = self._latest(rows, out)
+            qpos = slice(1, 1 + self.model.nq)
+            self._earlier[rows] = latest_positions(
+                self._earlier[rows], self._state[rows, qpos], out[:, :, qpos]
+            )
         self._state[rows] = out[:, -1]
         self._ctrl[rows] = knots[:, -1]
         if self._cost is not None:
@@ -324,15 +327,6 @@ class MujocoEngine(ArmEngine):
         self._pool.close()
         if self._cameras is not None:
             self._cameras.close()
-
-    def _latest(self, rows: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """(M, L, nq) what `_earlier` is for `rows` after physics steps to the states `out` (M, S,
-        size)."""
-        qpos = slice(1, 1 + self.model.nq)
-        path = np.concatenate(
-            [self._earlier[rows], self._state[rows, None, qpos], out[:, :, qpos]], 1
-        )
-        return path[:, path.shape[1] - 1 - self._earlier.shape[1] : -1]
 
     @property
     def _varies(self) -> bool:

@@ -27,20 +27,25 @@ environments) to 170 times (4 environments) as long as with MuJoCo, which suffic
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from robots.config import Count, config
 from robots.control.actions import ActionSpace
 from robots.interfaces import EnvState
+from sim.engine import EngineState
 from sim.engines.arm_engine import ArmEngine
 from sim.engines.mujoco import build_model
 from sim.engines.warp_physics import Capacity, WarpPhysics
+from sim.scene.cameras import CamerasConfig, camera_fields, latest_positions
 from sim.scene.dynamics import ArmDynamics, refuse_varying
 from sim.scene.model_draws import ModelDraws
 from sim.scene.randomize import Range, drawn_ranges
 from sim.tasks.task import Task
+
+if TYPE_CHECKING:
+    from sim.scene.warp_cameras import WarpCameras
 
 
 @config
@@ -57,6 +62,8 @@ class WarpConfig:
     """Physical quantities that each episode draws, in place of those of `randomized`."""
     dynamics: ArmDynamics | None = None
     """Tuned parameters of the arm; None keeps the model's own."""
+    cameras: CamerasConfig | None = None
+    """Cameras whose images are observed; None renders none."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of the physics."""
     contacts: Count = 64
@@ -95,7 +102,8 @@ class WarpEngine(ArmEngine):
         ranges = drawn_ranges(
             task.ranges, self.config.ranges, self.config.randomized, f"warp {task.name}"
         )
-        self._draws = ModelDraws(ranges, self.model, num_envs)
+        cameras = self.config.cameras
+        self._draws = ModelDraws(ranges, self.model, num_envs, pictured=cameras is not None)
         capacity = Capacity(self.config.contacts, self.config.constraints)
         self._physics = WarpPhysics(
             self.name,
@@ -106,10 +114,25 @@ class WarpEngine(ArmEngine):
             capacity,
             self._draws.fields,
         )
+        self._cameras: WarpCameras | None = None
+        latency = 0
+        if cameras is not None:
+            self._cameras = self._physics.cameras(self.model, cameras)
+            latency = round(cameras.latency / self.model.opt.timestep)
+            self.observation_spec = {**self.observation_spec, **camera_fields(cameras)}
+        self._earlier = np.zeros((num_envs, latency, self.model.nq))
+        """(N, L, nq) positions of the latest L physics steps before the current one, oldest first,
+        where pictures are L steps old."""
+
+    @property
+    def picture_age(self) -> float:
+        """Age of the pictures that are observed [s]."""
+        return self._earlier.shape[1] * self.model.opt.timestep
 
     def reset(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
         """See `Engine.reset`."""
         self._start(env_ids, seeds)
+        self._earlier[env_ids] = self._qpos[env_ids, None]
         self._draws.draw(env_ids, seeds)
         self._use_draws(env_ids)
 
@@ -125,10 +148,26 @@ class WarpEngine(ArmEngine):
         control[:] = self._ctrl[:, None]
         control[rows] = self._ramp(self._ctrl[rows], knots, rows)
         qpos, qvel = self._physics.advance(self._qpos, self._qvel, control)
+        if self._earlier.shape[1]:
+            path = np.swapaxes(self._physics.path().cpu().numpy(), 0, 1)[rows]
+            self._earlier[rows] = latest_positions(self._earlier[rows], self._qpos[rows], path)
         self._qpos[rows] = qpos[rows]
         self._qvel[rows] = qvel[rows]
         self._ctrl[rows] = knots[:, -1]
         self._changed()
+
+    def read(self) -> EngineState:
+        """See `Engine.read`."""
+        state = super().read()
+        if self._cameras is not None:
+            import torch
+
+            qpos = self._earlier[:, 0] if self._earlier.shape[1] else self._qpos
+            pictures = self._cameras.render(torch.from_numpy(qpos), torch.from_numpy(self._goal))
+            state.observation.update(
+                {name: picture.cpu().numpy() for name, picture in pictures.items()}
+            )
+        return state
 
     def save(self) -> EnvState:
         """See `Engine.save`; exact on one device."""
@@ -140,6 +179,8 @@ class WarpEngine(ArmEngine):
         state |= {"target": self._target.copy(), "goal": self._goal.copy()}
         if self._draws.ranges:
             state["draws"] = self._draws.values.copy()
+        if self._earlier.shape[1]:
+            state["earlier"] = self._earlier.copy()
         return state
 
     def restore(self, env_ids: np.ndarray, state: EnvState) -> None:
@@ -148,6 +189,8 @@ class WarpEngine(ArmEngine):
         self._qvel[env_ids] = state["qvel"]
         self._ctrl[env_ids] = state["ctrl"]
         self._target[env_ids], self._goal[env_ids] = state["target"], state["goal"]
+        if self._earlier.shape[1]:
+            self._earlier[env_ids] = state["earlier"]
         if self._draws.ranges:
             self._draws.values[env_ids] = state["draws"]
             self._draws.write(env_ids)

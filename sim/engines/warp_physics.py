@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from robots.errors import HandoffError
 from robots.extras import pip_install
+
+if TYPE_CHECKING:
+    from sim.scene.cameras import CamerasConfig
+    from sim.scene.warp_cameras import WarpCameras
 
 
 class Capacity(NamedTuple):
@@ -107,11 +111,34 @@ class WarpPhysics:
             )
             self._control: Any = warp.zeros((substeps, num_envs, model.nu), dtype=float)
         self._graph: Any = None
+        self._path: Any = None
         kinds = mujoco_warp.OverflowType
         # The solver's iteration limits are excluded: they affect accuracy but drop no contacts.
         self._fatal = int(
             kinds.NEFC | kinds.NJMAX_NNZ | kinds.BROADPHASE | kinds.NARROWPHASE | kinds.CCD
         )
+
+    def cameras(self, model: Any, config: CamerasConfig) -> WarpCameras:
+        """Cameras that see the environments; from now on `path` holds the positions of a period.
+
+        Args:
+            model: compiled model (mujoco.MjModel) whose cameras are used.
+            config: names and resolution of the cameras.
+
+        Raises:
+            HandoffError: an error of `WarpCameras`.
+        """
+        from sim.scene.warp_cameras import WarpCameras
+
+        qpos = self._data.qpos
+        with self._warp.ScopedDevice(self._device):
+            self._path = self._warp.zeros((self._substeps, *qpos.shape), dtype=float)
+        return WarpCameras(model, self._model, self._device, qpos.shape[0], config)
+
+    def path(self) -> Any:
+        """(substeps, N, nq) generalised positions after every physics step of the latest period, a
+        tensor of the device."""
+        return self._warp.to_torch(self._path)
 
     def write(self, fields: dict[str, np.ndarray]) -> None:
         """Copies model fields of all environments, each (N, ...), to the device."""
@@ -227,6 +254,8 @@ class WarpPhysics:
         for i in range(self._substeps):
             self._warp.copy(self._data.ctrl, self._control[i])
             self._step(self._model, self._data)
+            if self._path is not None:
+                self._warp.copy(self._path[i], self._data.qpos)
 
 
 def _without_autoreset(model: Any) -> Any:

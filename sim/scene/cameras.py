@@ -42,6 +42,52 @@ class CamerasConfig:
     milliseconds old."""
 
 
+def latest_positions(earlier: np.ndarray, current: np.ndarray, path: np.ndarray) -> np.ndarray:
+    """Positions of the latest L physics steps before the current one, after a control period.
+
+    Args:
+        earlier: (N, L, nq) what they were before it, oldest first.
+        current: (N, nq) positions at its start.
+        path: (N, S, nq) positions after each of its physics steps.
+
+    Returns:
+        (N, L, nq) positions, oldest first.
+    """
+    whole = np.concatenate([earlier, current[:, None], path], axis=1)
+    return whole[:, whole.shape[1] - 1 - earlier.shape[1] : -1]
+
+
+def camera_fields(config: CamerasConfig) -> dict[str, FieldSpec]:
+    """Observation fields of cameras: `(height, width, 3)` uint8 RGB each."""
+    shape = (config.height, config.width, 3)
+    return {
+        f"image_{name}": FieldSpec(
+            shape=shape, dtype="uint8", unit="u8", about=f"RGB image of camera {name}"
+        )
+        for name in config.names
+    }
+
+
+def check_cameras(model: Any, config: CamerasConfig) -> None:
+    """Checks that a model (mujoco.MjModel) has the cameras, and pictures of this size.
+
+    Raises:
+        HandoffError: an unknown camera, or a size that exceeds the model's buffer.
+    """
+    known = [model.camera(i).name for i in range(model.ncam)]
+    unknown = sorted(set(config.names) - set(known))
+    if unknown or not config.names:
+        raise HandoffError(
+            f"cameras: no camera {unknown or '(none named)'}; the scene has {known}."
+        )
+    buffer = (int(model.vis.global_.offheight), int(model.vis.global_.offwidth))
+    if not (1 <= config.height <= buffer[0] and 1 <= config.width <= buffer[1]):
+        raise HandoffError(
+            f"cameras: images of {config.height}x{config.width}, expected 1x1 to {buffer[0]}x{buffer[1]} "
+            "(height x width), the scene's buffer."
+        )
+
+
 class Cameras:
     """One OpenGL context, which renders one image at a time."""
 
@@ -60,18 +106,7 @@ class Cameras:
         """
         import mujoco
 
-        known = [model.camera(i).name for i in range(model.ncam)]
-        unknown = sorted(set(config.names) - set(known))
-        if unknown or not config.names:
-            raise HandoffError(
-                f"cameras: no camera {unknown or '(none named)'}; the scene has {known}."
-            )
-        buffer = (int(model.vis.global_.offheight), int(model.vis.global_.offwidth))
-        if not (1 <= config.height <= buffer[0] and 1 <= config.width <= buffer[1]):
-            raise HandoffError(
-                f"cameras: images of {config.height}x{config.width}, expected 1x1 to {buffer[0]}x{buffer[1]} "
-                "(height x width), the scene's buffer."
-            )
+        check_cameras(model, config)
         self.config = config
         self._gl = _context(config.width, config.height)
         self._gl.make_current()
@@ -91,14 +126,8 @@ class Cameras:
         self._closed = False
 
     def specs(self) -> dict[str, FieldSpec]:
-        """Observation fields: `(height, width, 3)` uint8 RGB each."""
-        shape = (self.config.height, self.config.width, 3)
-        return {
-            f"image_{name}": FieldSpec(
-                shape=shape, dtype="uint8", unit="u8", about=f"RGB image of camera {name}"
-            )
-            for name in self.config.names
-        }
+        """Observation fields, see `camera_fields`."""
+        return camera_fields(self.config)
 
     def render(
         self, models: Sequence[Any], qpos: np.ndarray, goal: np.ndarray

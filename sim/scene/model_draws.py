@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from robots.errors import HandoffError
 from sim.episode_streams import EpisodeStream
 from sim.scene import randomize
 from sim.scene.randomize import Range
@@ -29,7 +30,9 @@ BATCHED = (
     "actuator_acc0",
 )
 """Fields of the model that differ between randomised environments: drawn fields and those derived
-from them, without cameras and lights, because mujoco-warp renders no images here."""
+from them."""
+PICTURED = ("cam_pos", "cam_quat", "cam_fovy", "light_diffuse", "geom_rgba")
+"""Fields that only pictures show."""
 
 
 class ModelDraws:
@@ -37,17 +40,34 @@ class ModelDraws:
 
     Attributes:
         values: (N, R, 3) drawn values of the R ranges.
-        fields: the fields `BATCHED` of all environments by name, each (N, ...); empty without
-            ranges.
+        fields: the fields `BATCHED`, and with pictures `PICTURED`, of all environments by name,
+            each (N, ...); empty without ranges.
         delay_s: (N,) drawn delay of the actions [s].
 
     Args:
         ranges: randomised quantities of the task; none draws nothing.
         model: compiled model (mujoco.MjModel) before randomisation.
         num_envs: N.
+        pictured: whether the environments have cameras.
+
+    Raises:
+        HandoffError: with cameras, a range of a texture or of the light at the camera, which
+            mujoco-warp has for all environments alike.
     """
 
-    def __init__(self, ranges: Sequence[Range], model: Any, num_envs: int) -> None:
+    def __init__(
+        self, ranges: Sequence[Range], model: Any, num_envs: int, *, pictured: bool = False
+    ) -> None:
+        shared = [
+            item.what
+            for item in ranges
+            if item.what == "background" or randomize.HEADLIGHT in item.names
+        ]
+        if pictured and shared:
+            raise HandoffError(
+                f"warp: pictures of all environments share textures and headlight, but the ranges draw {shared[0]}. "
+                "Remove the range, or use the engine mujoco."
+            )
         self.ranges = ranges
         self.values = np.ones((num_envs, len(ranges), 3))
         self.delay_s = np.zeros(num_envs)
@@ -55,7 +75,8 @@ class ModelDraws:
         self._model = model
         if ranges:
             self._drawn = copy.copy(model)
-            self.fields = {name: np.stack([getattr(model, name)] * num_envs) for name in BATCHED}
+            fields = (*BATCHED, *PICTURED) if pictured else BATCHED
+            self.fields = {name: np.stack([getattr(model, name)] * num_envs) for name in fields}
 
     def draw(self, env_ids: np.ndarray, seeds: np.ndarray) -> None:
         """Draws the values of some environments from their seeds, and writes their fields."""

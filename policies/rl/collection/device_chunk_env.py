@@ -1,11 +1,11 @@
 """Adapts environments whose data stay on a device to chunk policies; a rollout never copies to the
 host.
 
-It does the work of `policies.rl.collection.chunk_env.ChunkEnv` with tensors of the device. Every
-distinct instruction is tokenised once, before it is needed.
+It does the work of `policies.rl.collection.chunk_env.ChunkEnv` with tensors of the device, pictures
+among them. Every distinct instruction is tokenised once, before it is needed.
 
-Shape suffixes: N environments, T observed steps, O observation, H horizon, A action, D entries of
-the executed part, S sentences, L tokens, C characters.
+Shape suffixes: N environments, T observed steps, O observation, F features, H horizon, A action, D
+entries of the executed part, S sentences, L tokens, C characters.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from policies.data.stored_maps import FrozenTrunks
 from policies.data.visited_states import most_states
-from policies.policy import ChunkPolicy, InstructionTokens
+from policies.policy import ChunkPolicy, InstructionTokens, ObservationTensors
 from policies.rl.collection.chunk_env import check_fits, extra_fields
 from policies.rl.collection.device_episodes import DeviceEnv, DeviceEpisodes
 from policies.rl.collection.interfaces import StepResult
@@ -40,7 +41,7 @@ class DeviceChunkEnv:
         seeds: seeds of the initial states, in the order in which they are drawn.
 
     Raises:
-        HandoffError: see `ChunkEnv`; a policy on another device, or one with images.
+        HandoffError: see `ChunkEnv`; or a policy on another device.
     """
 
     auto_reset = True
@@ -55,18 +56,21 @@ class DeviceChunkEnv:
         reward_shaping: RewardShaping | None = None,
     ) -> None:
         extra = extra_fields(policy)
-        check_fits(env.observation_spec, policy, n_action_steps, extra)
-        if policy.device.type != env.device.type or set(extra) - {INSTRUCTION}:
+        longest = getattr(env, "max_steps", None)
+        check_fits(env.observation_spec, policy, n_action_steps, extra, longest)
+        if policy.device.type != env.device.type:
             raise HandoffError(
-                f"finetune: the policy is on {policy.device} and reads {list(extra)}, the environments are on "
-                f"{env.device} and have no images. Set resident: false, or train without images."
-            )
-        if policy.encoded_shape != policy.observation_shape:
-            raise HandoffError(
-                "finetune: environments that stay on their device (resident: true) give no pictures to a policy that "
-                "trains its own encoders. Set resident: false."
+                f"finetune: the policy is on {policy.device}, the environments are on {env.device}. Set resident: "
+                "false."
             )
         history = policy.observation_shape[0]
+        self._first = history > 1 and policy.config.observation_stride > 1
+        """Whether the older of two observed steps is the first of the episode."""
+        self._encodes = policy.encoded_shape != policy.observation_shape
+        # Features stand for the sensors of a policy that encodes them.
+        sensors = () if self._encodes else policy.shapes.sensors
+        self._sensors = tuple(name for name in extra if name in sensors)
+        self._trunks = FrozenTrunks(policy)
         self.env = env
         self.num_envs = env.num_envs
         self.device = env.device
@@ -79,6 +83,7 @@ class DeviceChunkEnv:
         self._discount = discount
         self._executed_actions = torch.zeros((), dtype=torch.int64, device=env.device)
         self._history: list[Tensor] = []
+        self._features: list[Tensor] = []
         self._sentences: dict[str, np.ndarray] = {}
         self._text_SC = torch.zeros(0)
         self._tokens = InstructionTokens(torch.zeros(0), torch.zeros(0))
@@ -119,7 +124,7 @@ class DeviceChunkEnv:
     def observation(self) -> Any:
         """(N, T, O) normalised history, or a TensorDict that holds the instruction's tokens, too;
         see `ChunkEnv`."""
-        return self._normalised(self._history, self.env.observation())
+        return self._normalised(self._history, self._features, self.env.observation())
 
     def visited_states(self) -> Any:
         """(R, T, O) the most recent observations with a decision, normalised, on the host; see
@@ -163,17 +168,14 @@ class DeviceChunkEnv:
                 + previous_NO[:, None, policy.anchor : policy.anchor + policy.chunk_shape[1]]
             )
         actions_NHA = chunk_NHA[:, self._execute]
-        first, last = actions_NHA[:, :-1], actions_NHA[:, -1:]
-        # A history of two needs the observation before the last action, too.
-        first_result = self.env.step(first) if first.shape[1] else None
-        if first_result is not None:
-            previous_NO = self._vector(first_result.observation)
-        result = self.env.step(last)
+        # A history of the two newest steps needs the observation before the last action, too.
+        if actions_NHA.shape[1] == 1 or len(self._history) == 1 or self._first:
+            return self._step_result([self.env.step(actions_NHA)])
         return self._step_result(
-            previous_NO, [result] if first_result is None else [first_result, result]
+            [self.env.step(actions_NHA[:, :-1]), self.env.step(actions_NHA[:, -1:])]
         )
 
-    def _step_result(self, previous_NO: Tensor, results: Sequence[Any]) -> StepResult:
+    def _step_result(self, results: Sequence[Any]) -> StepResult:
         # Combines the results of the env steps.
         fields = results[-1].observation
         length_N = torch.stack([one.executed_N for one in results]).sum(dim=0)
@@ -189,13 +191,18 @@ class DeviceChunkEnv:
         )
         self._executed_actions += length_N.sum()
         # Final observation, then the reset.
-        history = [previous_NO, self._vector(fields)][-len(self._history) :]
-        final_obs = self._normalised(history, fields)
-        self._history = history
+        history = self._followed(self._history, [self._vector(one.observation) for one in results])
+        features = self._features
+        if self._encodes:
+            features = self._followed(features, [self._encoded(one.observation) for one in results])
+        final_obs = self._normalised(history, features, fields)
+        self._history, self._features = history, features
         if self.auto_reset:
             self.env.reset_ended(ended_N)
-            fresh_NO = self._vector(self.env.observation())
-            self._history = [torch.where(ended_N[:, None], fresh_NO, row_NO) for row_NO in history]
+            fresh = self.env.observation()
+            self._history = _replaced(history, ended_N, self._vector(fresh))
+            if self._encodes:
+                self._features = _replaced(features, ended_N, self._encoded(fresh))
         return StepResult(
             reward_N=chunk_reward(reward_NH, length_N, self._discount),
             discount_N=(self._discount**length_N).float(),
@@ -212,7 +219,16 @@ class DeviceChunkEnv:
         self.prepare()
         self._episodes.begin(size)
         self.auto_reset = auto_reset
-        self._history = [self._vector(self.env.observation())] * self._policy.observation_shape[0]
+        first, length = self.env.observation(), self._policy.observation_shape[0]
+        self._history = [self._vector(first)] * length
+        self._features = [self._encoded(first)] * length if self._encodes else []
+
+    def _followed(self, before: list[Tensor], newest: list[Tensor]) -> list[Tensor]:
+        """The history after a decision, of the steps that were observed during it, one or two."""
+        if len(before) == 1:
+            return newest[-1:]
+        older = before[0] if self._first else [*before, *newest][-2]
+        return [older, newest[-1]]
 
     def _tokenize(self, fields: dict[str, np.ndarray]) -> None:
         """Tokenises the instructions of new initial states that were not tokenised yet."""
@@ -231,19 +247,42 @@ class DeviceChunkEnv:
         names = sorted(entries, key=lambda name: entries[name][0])
         return torch.cat([fields[name].float().reshape(self.num_envs, -1) for name in names], dim=1)
 
-    def _normalised(self, history: Sequence[Tensor], fields: dict[str, Tensor]) -> Any:
+    @torch.no_grad()
+    def _encoded(self, fields: dict[str, Tensor]) -> Tensor:
+        """(N, F) features of the pictures."""
+        policy = self._policy
+        sensors = {
+            name: self._trunks(name, fields[name][:, None]) for name in policy.shapes.sensors
+        }
+        entries = policy.observation_shape[1]
+        vector = torch.zeros(self.num_envs, 1, entries, device=self.device)
+        encoded = policy.encode(ObservationTensors(vector, sensors))
+        assert encoded is not None
+        return encoded[:, 0, entries:]
+
+    def _normalised(
+        self, history: Sequence[Tensor], features: Sequence[Tensor], fields: dict[str, Tensor]
+    ) -> Any:
         vector = self._policy.normalize_observation(torch.stack([*history], dim=1))
-        if not self._instructed:
+        if features:
+            vector = torch.cat([vector, torch.stack([*features], dim=1)], dim=-1)
+        extra = {name: fields[name] for name in self._sensors}
+        if self._instructed:
+            text_NC = fields[INSTRUCTION]
+            row_N = (text_NC[:, None] == self._text_SC).all(dim=2).int().argmax(dim=1)
+            tokens = {TOKENS: self._tokens.token_BL[row_N], MASK: self._tokens.mask_BL[row_N]}
+            extra |= {INSTRUCTION: text_NC, **tokens}
+        if not extra:
             return vector
         from tensordict import TensorDict
 
-        text_NC = fields[INSTRUCTION]
-        row_N = (text_NC[:, None] == self._text_SC).all(dim=2).int().argmax(dim=1)
-        tokens = {TOKENS: self._tokens.token_BL[row_N], MASK: self._tokens.mask_BL[row_N]}
-        return TensorDict(
-            {VECTOR: vector, INSTRUCTION: text_NC, **tokens}, batch_size=[self.num_envs]
-        )
+        return TensorDict({VECTOR: vector, **extra}, batch_size=[self.num_envs])
 
     def _without_tokens(self, obs: Any) -> Any:
         """An observation with the instruction's text but without its tokens."""
-        return obs if isinstance(obs, Tensor) else obs.select(VECTOR, INSTRUCTION)
+        return obs if isinstance(obs, Tensor) else obs.exclude(TOKENS, MASK)
+
+
+def _replaced(history: Sequence[Tensor], ended_N: Tensor, fresh: Tensor) -> list[Tensor]:
+    """A history in which environments that ended have the observation after their reset."""
+    return [torch.where(ended_N[:, None], fresh, row) for row in history]

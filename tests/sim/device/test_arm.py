@@ -2,6 +2,7 @@
 and by what leaves it."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from robots.errors import HandoffError
 from sim.engines.warp import WarpConfig, WarpEngine
 from sim.make import find_task
+from sim.scene.cameras import CamerasConfig
 from sim.tasks.task import Task
 from sim.vec_env import EngineVecEnv, VecEnvConfig
 from tests.nightly import in_every_run
@@ -25,6 +27,8 @@ from sim.device.arm import DeviceArmEnv
 pytestmark = pytest.mark.usefixtures("unoptimised_kernels")
 
 N, LIMIT = 3, 12
+CAMERAS = CamerasConfig(names=("wrist", "front"), height=24, width=32, latency=0.045)
+SEEING = WarpConfig(cameras=CAMERAS)
 
 
 @pytest.fixture(
@@ -40,7 +44,7 @@ def task(request: pytest.FixtureRequest) -> Task:
 
 @pytest.fixture(scope="module")
 def resident(task: Task) -> DeviceArmEnv:
-    return DeviceArmEnv(task, N, WarpConfig(), max_steps=LIMIT, starts=8)
+    return DeviceArmEnv(task, N, SEEING, max_steps=LIMIT, starts=8)
 
 
 @pytest.fixture
@@ -51,6 +55,18 @@ def begun(resident: DeviceArmEnv) -> DeviceArmEnv:
     return resident
 
 
+def assert_same(here: Mapping[str, torch.Tensor], there: Mapping[str, np.ndarray]) -> None:
+    """Observations of a device and of the host are the same but for rounding, which moves an edge
+    in a picture at most."""
+    assert here.keys() == there.keys()
+    for name, array in here.items():
+        if name.startswith("image_"):
+            error = np.abs(array.numpy().astype(float) - there[name])
+            assert error.mean() < 0.05, name
+        else:
+            np.testing.assert_allclose(array.numpy(), there[name], atol=2e-4, err_msg=name)
+
+
 def chunks(env: Any, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).uniform(-1.0, 1.0, (4, N, 4, env.action_spec.size))
 
@@ -58,16 +74,11 @@ def chunks(env: Any, seed: int = 0) -> np.ndarray:
 def test_they_are_the_environments_that_pass_through_the_host(
     begun: DeviceArmEnv, task: Task
 ) -> None:
-    host = EngineVecEnv(WarpEngine(task, N), VecEnvConfig(on_end="freeze", max_steps=LIMIT))
-    shown = host.reset(range(N))
-    for name, array in begun.observation().items():
-        np.testing.assert_allclose(array.numpy(), shown[name], atol=1e-6, err_msg=name)
-    for number, actions in enumerate(chunks(host)):
+    host = EngineVecEnv(WarpEngine(task, N, SEEING), VecEnvConfig(on_end="freeze", max_steps=LIMIT))
+    assert_same(begun.observation(), host.reset(range(N)))
+    for actions in chunks(host):
         there, here = host.step(actions), begun.step(torch.from_numpy(actions))
-        for name, array in here.observation.items():
-            np.testing.assert_allclose(
-                array.numpy(), there.observation[name], atol=2e-4, err_msg=f"{name} {number}"
-            )
+        assert_same(here.observation, there.observation)
         np.testing.assert_allclose(here.reward_NH.numpy(), there.reward, atol=1e-4)
         assert here.executed_N.tolist() == there.executed.tolist()
         assert here.success_N.tolist() == there.info["success"].tolist()
@@ -92,19 +103,19 @@ def test_nothing_leaves_the_device_while_they_are_stepped(begun: DeviceArmEnv, m
 
 
 def test_randomised_environments_are_those_that_pass_through_the_host(task: Task) -> None:
-    """Also after an environment has started another episode, with the next draws, on the device."""
-    config = WarpConfig(randomized=True)
+    """Also after an environment has started another episode, with the next draws, on the device;
+    cameras and lights are among them."""
+    config = WarpConfig(randomized=True, cameras=CAMERAS)
     env = DeviceArmEnv(task, N, config, max_steps=LIMIT, starts=8)
     env.refill(range(8))
     host = EngineVecEnv(WarpEngine(task, N, config), VecEnvConfig(on_end="freeze", max_steps=LIMIT))
-    plain = EngineVecEnv(WarpEngine(task, N), VecEnvConfig(on_end="freeze", max_steps=LIMIT))
+    plain = EngineVecEnv(
+        WarpEngine(task, N, SEEING), VecEnvConfig(on_end="freeze", max_steps=LIMIT)
+    )
 
     def same(actions: np.ndarray) -> tuple[Any, Any]:
         there, here = host.step(actions), env.step(torch.from_numpy(actions))
-        for name, array in here.observation.items():
-            np.testing.assert_allclose(
-                array.numpy(), there.observation[name], atol=2e-4, err_msg=name
-            )
+        assert_same(here.observation, there.observation)
         return here, there
 
     env.begin()
@@ -112,10 +123,12 @@ def test_randomised_environments_are_those_that_pass_through_the_host(task: Task
         each.reset(range(N))
     moves = chunks(host)
     _, there = same(moves[0])
-    assert any(
-        np.abs(array - there.observation[name]).max() > 1e-3
-        for name, array in plain.step(moves[0]).observation.items()
-    ), "the draws matter"
+    undrawn = plain.step(moves[0]).observation
+    for fields in (("q", "dq"), ("image_front",), ("image_wrist",)):
+        assert any(
+            np.abs(undrawn[name].astype(float) - there.observation[name]).max() > 1e-3
+            for name in fields
+        ), "the draws matter"
     copied = Stays()
     with copied:
         env.reset_ended(torch.tensor([True, False, True]))
@@ -143,7 +156,9 @@ def test_a_period_copies_no_state_but_its_own(
 def test_a_gpu_never_waits_for_the_host_while_they_are_stepped(
     task: Task, randomized: bool
 ) -> None:
-    env = DeviceArmEnv(task, 64, WarpConfig(device="cuda", randomized=randomized), max_steps=LIMIT)
+    env = DeviceArmEnv(
+        task, 64, WarpConfig(device="cuda", randomized=randomized, cameras=CAMERAS), max_steps=LIMIT
+    )
     env.refill(range(env.waiting))
     env.begin()
     size = (6, 64, 4, env.action_spec.size)
@@ -212,7 +227,7 @@ def test_saved_worlds_go_on_in_new_environments_to_the_last_bit(
         return [*seen, *env.observation().values()]
 
     expected = future(begun)
-    other = DeviceArmEnv(task, N, WarpConfig(), max_steps=LIMIT, starts=8)
+    other = DeviceArmEnv(task, N, SEEING, max_steps=LIMIT, starts=8)
     other.restore(state)
     restored = future(other)
     assert all(torch.equal(*pair) for pair in zip(expected, restored, strict=True))
@@ -221,7 +236,7 @@ def test_saved_worlds_go_on_in_new_environments_to_the_last_bit(
     other.restore(moved)
     assert not all(torch.equal(*pair) for pair in zip(expected, future(other), strict=True))
     with pytest.raises(HandoffError, match="another number of environments or initial states"):
-        DeviceArmEnv(task, N, WarpConfig(), max_steps=LIMIT, starts=9).restore(state)
+        DeviceArmEnv(task, N, SEEING, max_steps=LIMIT, starts=9).restore(state)
 
 
 def test_groups_begin_side_by_side_from_one_start(begun: DeviceArmEnv) -> None:

@@ -156,10 +156,3 @@ def test_environments_are_made_from_a_configuration() -> None:
     observation = env.reset(range(N))
     assert observation["q"].shape == (N, 7)
     env.close()
-
-
-def test_pictures_are_refused() -> None:
-    from sim.scene.cameras import CamerasConfig
-
-    with pytest.raises(HandoffError, match="no images"):
-        make_vec_env(EnvConfig(engine="warp", task="reach", cameras=CamerasConfig()), N)

@@ -16,7 +16,8 @@ from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.collection.seeds import CountedSeeds
 from robots.errors import HandoffError
 from tests.policies.rl.collection.test_collector import policy
-from tests.policies.rl.counting import Counting
+from tests.policies.rl.counting import LIMIT, Counting, SeeingCounting
+from tests.policies.rl.finetuning.test_with_pictures import seeing_policy
 
 N = 3
 PAYS = RewardShaping(task=0.5, step=-0.1, progress=2.0, success=3.0, failure=-1.0)
@@ -35,10 +36,11 @@ class OnDevice:
     """The counting environments as environments of a device, whose starts are drawn before they are
     needed."""
 
-    def __init__(self, waiting: int = 20) -> None:
-        self.inner, self.num_envs, self.device = Counting(N), N, torch.device("cpu")
+    def __init__(self, waiting: int = 20, inner: Counting | None = None) -> None:
+        self.inner, self.num_envs, self.device = inner or Counting(N), N, torch.device("cpu")
         self.observation_spec, self.waiting = self.inner.observation_spec, waiting
         self.action_spec, self.rate_hz = self.inner.action_spec, self.inner.rate_hz
+        self.max_steps = LIMIT
         self.pool: list[int] = []
         self.used = self.checked = 0
         self.shown: dict[str, np.ndarray] = {}
@@ -147,6 +149,43 @@ def test_rollouts_are_those_through_the_host(n_obs_steps: int) -> None:
         )
         torch.testing.assert_close(states, expected_states)
     assert through.statistics.episodes > N, "episodes ended and began anew"
+
+
+@pytest.mark.parametrize(("history", "stride"), [(1, 1), (2, 1), (2, 50)])
+def test_features_of_pictures_are_those_through_the_host(history: int, stride: int) -> None:
+    """Of the newest steps, or of the first and the newest, before and after resets."""
+    of, inner = seeing_policy(history, stride), SeeingCounting(N)
+    inner.max_steps = LIMIT  # type: ignore[attr-defined]
+    through = ChunkEnv(inner, of, 2, CountedSeeds(100), 0.9)
+    resident = DeviceChunkEnv(OnDevice(inner=SeeingCounting(N)), of, 2, CountedSeeds(100), 0.9)
+    chunk = torch.zeros(N, *of.chunk_shape)
+    ended = 0
+    for _ in range(6):
+        shown = resident.observation()
+        assert shown.shape == (N, *of.encoded_shape)
+        torch.testing.assert_close(shown, through.observation())
+        one, other = through.step(chunk), resident.step(chunk)
+        torch.testing.assert_close(other.final_obs, one.final_obs)
+        ended += int((one.terminated_N | one.truncated_N).sum())
+    assert ended > N
+    torch.testing.assert_close(resident.visited_states(), through.visited_states())
+
+
+def test_pictures_go_whole_to_a_policy_that_encodes_nothing(monkeypatch) -> None:
+    of = seeing_policy(1)
+    monkeypatch.setattr(type(of), "encoded_shape", of.observation_shape)
+    through = ChunkEnv(SeeingCounting(N), of, 2, CountedSeeds(100), 0.9)
+    resident = DeviceChunkEnv(OnDevice(inner=SeeingCounting(N)), of, 2, CountedSeeds(100), 0.9)
+    chunk = torch.zeros(N, *of.chunk_shape)
+    for _ in range(5):
+        shown, expected = resident.observation(), through.observation()
+        assert set(shown.keys()) == {"vector", "camera"}
+        for name in shown.keys():  # noqa: SIM118 - of a TensorDict
+            torch.testing.assert_close(shown[name], expected[name])
+        through.step(chunk)
+        resident.step(chunk)
+    states, expected = resident.visited_states(), through.visited_states()
+    torch.testing.assert_close(states["camera"], expected["camera"])
 
 
 def test_groups_begin_from_one_start_and_end_once() -> None:
