@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,6 +106,7 @@ class VisionLanguageModel(nn.Module):
         self.embedding_scale: float = self.width**0.5 if self._code.scaled else 1.0
         """Factor of image and text embeddings."""
         self.source = source
+        self._scales: dict[torch.device, tuple[Tensor, ...]] = {}
         self.instruction_tokens = config.instruction_tokens
         self.tied: bool = model.lm_head.weight is self.text.embed_tokens.weight
         self.head = model.lm_head if head and not self.tied else None
@@ -181,11 +183,16 @@ class VisionLanguageModel(nn.Module):
         assert self.connector is not None
         pixel_BCHW = image_BHWC.movedim(-1, 1).float() / 255.0
         pixel_BCHW = padded_image(pixel_BCHW, self.image_size, self._code.centred)
-        mean_C, std_C = (
-            pixel_BCHW.new_tensor(part) for part in (self.source.mean, self.source.std)
-        )
-        pixel_BCHW = (pixel_BCHW - mean_C[:, None, None]) / std_C[:, None, None]
-        return self.connector(self.vision(pixel_BCHW).last_hidden_state)
+        device = pixel_BCHW.device
+        if device not in self._scales:
+            # Kept, because a copy to the device would make the host wait in every call.
+            self._scales[device] = tuple(
+                pixel_BCHW.new_tensor(part)[:, None, None]
+                for part in (self.source.mean, self.source.std)
+            )
+        mean_C11, std_C11 = self._scales[device]
+        pixel_BCHW = (pixel_BCHW - mean_C11) / std_C11
+        return self.connector(_seen(self.vision, pixel_BCHW))
 
     def tokens(self, instructions: Sequence[str]) -> InstructionTokens:
         """Tokenizes instructions, each ending with a newline and padded to the longest.
@@ -317,6 +324,22 @@ def rotated(heads_BNSD: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     return (
         heads_BNSD * cosine_BSD[:, None] + torch.cat((-second, first), dim=-1) * sine_BSD[:, None]
     )
+
+
+def _seen(vision: Any, pixel_BCHW: Tensor) -> Tensor:
+    """Features (B, L, W) of a vision tower.
+
+    Pictures have no missing patches. A tower that masks patches would read a full mask on the host
+    to find that out, once per call.
+    """
+    embeddings = getattr(vision, "embeddings", None)
+    if embeddings is None or "patch_attention_mask" not in signature(embeddings.forward).parameters:
+        return vision(pixel_BCHW).last_hidden_state
+    rows, columns = (length // vision.patch_size for length in pixel_BCHW.shape[-2:])
+    patch_BRC = pixel_BCHW.new_ones((len(pixel_BCHW), rows, columns), dtype=torch.bool)
+    hidden_BLW = embeddings(pixel_values=pixel_BCHW, patch_attention_mask=patch_BRC)
+    encoded = vision.encoder(inputs_embeds=hidden_BLW, attention_mask=None)
+    return vision.post_layernorm(encoded.last_hidden_state)
 
 
 def padded_image(pixel_BCHW: Tensor, size: int, centred: bool = False) -> Tensor:

@@ -1,5 +1,5 @@
-"""Fine-tuning in environments that stay on the device of their policy, here a CPU: the stage, and
-transfers from the device."""
+"""Fine-tuning from pictures in environments that stay on the device of their policy, here a CPU:
+the stage, and transfers from the device."""
 
 import os
 from itertools import count
@@ -24,8 +24,11 @@ NUM_ENVS = 4
 ON_DEVICE = (
     "name: reach_by_name, engine: warp, task: reach_by_name, packages: [handoff], max_steps: 8"
 )
+CAMERAS = "{names: [front], height: 32, width: 32}"
 TINY = [
     "demos.episodes=4",
+    f"demos.demonstrate.mujoco.cameras={CAMERAS}",
+    "pretrained.policy.image_fields=[image_front]",
     "pretrained.training.steps=10",
     "pretrained.training.warmup_steps=2",
     "pretrained.policy.backbone.scratch.width=16",
@@ -34,7 +37,7 @@ TINY = [
     "teacher.rollouts=2",
     "teacher.decisions=3",
     "teacher.algorithm.learning.critic_warmup_rollouts=0",
-    f"teacher.protocol={{{ON_DEVICE}, options: {{resident: true}}}}",
+    f"teacher.protocol={{{ON_DEVICE}, options: {{resident: true, cameras: {CAMERAS}}}}}",
 ]
 
 

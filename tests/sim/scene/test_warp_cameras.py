@@ -1,13 +1,16 @@
 """Pictures of mujoco-warp's environments show what MuJoCo's show."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from flows.config.protocols import read_protocol
 from robots.errors import HandoffError
 from robots.interfaces import Observation
 from sim.engines.warp import WarpConfig, WarpEngine
+from sim.evaluation.evaluate import make_env
 from sim.make import EnvConfig, find_task, make_vec_env
 from sim.scene.cameras import CamerasConfig
 from sim.scene.model_draws import ModelDraws
@@ -83,6 +86,15 @@ def test_pictures_show_the_scene_as_it_was_a_latency_ago() -> None:
     again = other.step(action).observation["image_front"]
     np.testing.assert_array_equal(again, seen[0][-1])
     assert other.engine.picture_age == pytest.approx(0.05)
+
+
+def test_a_protocol_is_replayed_with_pictures_for_its_videos() -> None:
+    protocol = replace(read_protocol("warp_pick_cube"), episodes=1)
+    env = make_env(protocol, 1, pictures=True)
+    shown = env.reset([3])["image_front"]
+    assert shown.shape[0] == 1
+    assert shown.std() > 10.0
+    env.close()
 
 
 def test_what_it_cannot_render_is_refused() -> None:
