@@ -192,7 +192,7 @@ class VisionLanguageModel(nn.Module):
             )
         mean_C11, std_C11 = self._scales[device]
         pixel_BCHW = (pixel_BCHW - mean_C11) / std_C11
-        return self.connector(_seen(self.vision, pixel_BCHW))
+        return self.connector(_vision_features(self.vision, pixel_BCHW))
 
     def tokens(self, instructions: Sequence[str]) -> InstructionTokens:
         """Tokenizes instructions, each ending with a newline and padded to the longest.
@@ -326,7 +326,7 @@ def rotated(heads_BNSD: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     )
 
 
-def _seen(vision: Any, pixel_BCHW: Tensor) -> Tensor:
+def _vision_features(vision: Any, pixel_BCHW: Tensor) -> Tensor:
     """Features (B, L, W) of a vision tower.
 
     Pictures have no missing patches. A tower that masks patches would read a full mask on the host

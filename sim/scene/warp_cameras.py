@@ -41,8 +41,10 @@ class WarpCameras:
         import warp
 
         check_cameras(model, config)
-        self._warp, self._mujoco_warp = warp, mujoco_warp
-        self._device, self._model = device, device_model
+        self._warp = warp
+        self._renderer = mujoco_warp
+        self._device = device
+        self._model = device_model
         # In the order of the model's cameras, in which the pictures lie in the renderer's memory.
         self._names = sorted(config.names, key=lambda name: model.camera(name).id)
         self._shape = (num_envs, len(config.names), config.height, config.width, 4)
@@ -90,11 +92,11 @@ class WarpCameras:
         return {f"image_{name}": pixels[:, number] for number, name in enumerate(self._names)}
 
     def _draw(self) -> None:
-        renderer, model, data = self._mujoco_warp, self._model, self._data
-        renderer.kinematics(model, data)
-        renderer.camlight(model, data)
-        renderer.refit_bvh(model, data, self._context)
-        renderer.render(model, data, self._context)
+        renderer = self._renderer
+        renderer.kinematics(self._model, self._data)
+        renderer.camlight(self._model, self._data)
+        renderer.refit_bvh(self._model, self._data, self._context)
+        renderer.render(self._model, self._data, self._context)
 
 
 def _has_skybox(model: Any) -> bool:

@@ -196,7 +196,8 @@ class DeviceChunkEnv:
         if self._encodes:
             features = self._followed(features, [self._encoded(one.observation) for one in results])
         final_obs = self._normalised(history, features, fields)
-        self._history, self._features = history, features
+        self._history = history
+        self._features = features
         if self.auto_reset:
             self.env.reset_ended(ended_N)
             fresh = self.env.observation()
