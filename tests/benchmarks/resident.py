@@ -2,6 +2,9 @@
 environments through the host, in one run.
 
     python -m tests.benchmarks.resident --device cuda --num-envs 4096 --json
+    python -m tests.benchmarks.resident --device cuda --num-envs 4096 --pictures 64 --json
+
+With `--pictures SIZE` the policy sees a camera of SIZE x SIZE px, which the environments render.
 
 steps_per_s: environment steps per second of a rollout on the device: physics, terms and inference.
 host_ratio: steps_per_s relative to a rollout whose environments exchange arrays with the host.
@@ -20,6 +23,7 @@ import argparse
 import json
 import statistics
 import time
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, Literal
@@ -37,8 +41,9 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--task", default="reach_by_name")
+    parser.add_argument("--pictures", type=int, metavar="SIZE", help="height and width [px]")
     asked = parser.parse_args()
-    figures = measured(asked.task, asked.device, asked.num_envs, asked.rounds)
+    figures = measured(asked.task, asked.device, asked.num_envs, asked.rounds, asked.pictures)
     print(
         json.dumps(figures)
         if asked.json
@@ -47,15 +52,20 @@ def main() -> None:
 
 
 def measured(
-    task: str, device: Literal["cpu", "cuda"], num_envs: int, rounds: int
+    task: str,
+    device: Literal["cpu", "cuda"],
+    num_envs: int,
+    rounds: int,
+    pictures: int | None = None,
 ) -> dict[str, Any]:
-    """All figures."""
+    """All figures; `pictures` is the size of a picture [px], None observes numbers alone."""
     import torch
 
     (resident, env), (through, _) = (
-        _finetuning(task, device, num_envs, on_device) for on_device in (True, False)
+        _finetuning(task, device, num_envs, on_device, pictures) for on_device in (True, False)
     )
     figures: dict[str, Any] = {"device": _name(device), "task": task, "num_envs": num_envs}
+    figures["pictures"] = pictures
     rates: dict[str, list[float]] = {"resident": [], "through": [], "alone": []}
     updates, used = [], []
     for number in range(rounds + 1):
@@ -81,7 +91,11 @@ def measured(
 
 
 def _finetuning(
-    task: str, device: Literal["cpu", "cuda"], num_envs: int, on_device: bool
+    task: str,
+    device: Literal["cpu", "cuda"],
+    num_envs: int,
+    on_device: bool,
+    pictures: int | None,
 ) -> tuple[Any, Any]:
     """Fine-tuning of a policy with random weights and the sizes of `vla_ppo`, and its
     environments."""
@@ -94,7 +108,10 @@ def _finetuning(
 
     config: Any = options_of("vla_ppo")
     learning, policy = config["teacher"], config["pretrained"].policy
-    options = {"device": device, **({"resident": True} if on_device else {})}
+    options: dict[str, Any] = {"device": device, **({"resident": True} if on_device else {})}
+    if pictures is not None:
+        options["cameras"] = {"names": ["front"], "height": pictures, "width": pictures}
+        policy = replace(policy, image_fields=("image_front",))
     protocol = Protocol(
         name=task, engine="warp", task=task, packages=("handoff",), options=options, max_steps=60
     )
