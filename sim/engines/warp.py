@@ -27,6 +27,7 @@ environments) to 170 times (4 environments) as long as with MuJoCo, which suffic
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -34,6 +35,7 @@ import numpy as np
 from robots.config import Count, config
 from robots.control.actions import ActionSpace
 from robots.interfaces import EnvState
+from robots.spec import FieldSpec
 from sim.engine import EngineState
 from sim.engines.arm_engine import ArmEngine
 from sim.engines.mujoco import build_model
@@ -75,6 +77,8 @@ class WarpConfig:
 
 class WarpEngine(ArmEngine):
     """Implements `sim.engine.Engine`."""
+
+    observation_spec: Mapping[str, FieldSpec]
 
     def __init__(self, task: Task, num_envs: int, config: WarpConfig | None = None) -> None:
         """Compiles the task and copies it to the device.

@@ -85,6 +85,7 @@ def test_pictures_show_the_scene_as_it_was_a_latency_ago() -> None:
     other.restore(state)
     again = other.step(action).observation["image_front"]
     np.testing.assert_array_equal(again, seen[0][-1])
+    assert isinstance(other.engine, WarpEngine)
     assert other.engine.picture_age == pytest.approx(0.05)
 
 

@@ -25,8 +25,8 @@ def test_actions_and_observations_are_those_of_tasks_with_the_gripper() -> None:
     start, widened = plain.reset([5, 6]), env.reset([5, 6])
     for name, values in start.items():
         np.testing.assert_array_equal(widened[name], values)
-    for _ in range(20):
-        step = env.step(np.array([[0.0, 0.0, 0.0, -1.0], [0.0, 0.0, 0.0, 1.0]]))
+    actions = np.array([[0.0, 0.0, 0.0, -1.0], [0.0, 0.0, 0.0, 1.0]])
+    *_, step = [env.step(actions) for _ in range(20)]
     closed, opened = step.observation["width"][:, 0]
     assert closed < 0.01
     assert opened > 0.07
