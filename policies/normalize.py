@@ -16,7 +16,11 @@ from torch import Tensor, nn
 from robots.errors import HandoffError
 
 _CONSTANT = 1e-9
-"""Range up to which an entry counts as constant and is only centred [unit of the entry]."""
+"""Standard deviation up to which an entry of an action is only centred [unit of the entry]."""
+_CONSTANT_RANGE = 1e-4
+"""Range up to which an observed entry counts as constant and is only centred [unit of the entry],
+as in Diffusion Policy's code. The opening of a gripper that stays open varies by micrometres where
+it is recorded; scaled to [-1, 1], a tenth of a millimetre later would be a hundred."""
 
 
 class MinMaxStatistics:
@@ -216,7 +220,7 @@ class MinMaxNormalizer(nn.Module):
                 "normaliser: no data, expected at least one row. Is the store empty?"
             )
         spread = high - low
-        half_range = np.where(spread > _CONSTANT, spread / 2, 1.0)
+        half_range = np.where(spread > _CONSTANT_RANGE, spread / 2, 1.0)
         self.centre.copy_(torch.from_numpy((low + high) / 2))
         self.half_range.copy_(torch.from_numpy(half_range))
 

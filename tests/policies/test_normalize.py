@@ -45,6 +45,14 @@ def test_a_constant_entry_is_only_centred():
     assert normalizer(torch.tensor([2.0, 2.5])).tolist() == [0.0, 0.5]
 
 
+def test_an_entry_that_hardly_moves_is_not_blown_up():
+    """The opening of a gripper that stayed open while it was recorded, and is then moved."""
+    still = fitted(np.array([[0.07999764], [0.0800002]]))
+    assert still(torch.tensor([0.0790])).abs().item() < 1e-2
+    moving = fitted(np.array([[0.0795], [0.0800]]))
+    assert moving(torch.tensor([0.0800])).item() == pytest.approx(1.0, abs=1e-3)
+
+
 def test_the_ranges_are_part_of_the_saved_state():
     restored = MinMaxNormalizer(1)
     restored.load_state_dict(fitted(np.array([[1.0], [5.0]])).state_dict())
