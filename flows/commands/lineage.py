@@ -171,6 +171,11 @@ def _reproduce_due(minutes: float, names: tuple[str, ...], runs: str, *, debug: 
 
     done = repeat_due(minutes, names, runs=runs, report=report, begins=begins, debug=debug)
     _print_table(HEADINGS, [seed.row for seed in done])
+    if all(seed.status == "postponed" for seed in done):
+        least = min(seed.expected for seed in done)
+        _print(
+            f"Nothing fits in {minutes:g} min: the shortest is expected to take {least:.1f} min."
+        )
     bad = [f"{seed.claim} (seed {seed.seed})" for seed in done if seed.status in ("lost", "failed")]
     if bad:
         raise HandoffError(f"reproduce: not reproduced: {', '.join(bad)}.")

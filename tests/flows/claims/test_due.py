@@ -143,6 +143,14 @@ def test_the_seeds_are_chosen_by_the_command() -> None:
         reproduce(Path("demo"), within=10.0)
 
 
+def test_a_time_in_which_nothing_fits_is_said(
+    claims: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reproduce(claim=(claims[1],), within=1.0, runs=str(tmp_path / "runs"))
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == "Nothing fits in 1 min: the shortest is expected to take 60.0 min."
+
+
 def test_options_of_the_other_kind_are_refused() -> None:
     with pytest.raises(HandoffError, match="no --tolerance"):
         reproduce(claim=("demo",), tolerance=0.1)
