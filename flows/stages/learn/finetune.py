@@ -189,6 +189,7 @@ def _environments(
         )
         return env
     if stays_on_device(protocol):
+        _check_device(config, imagined=False)
         check_trained_with(protocol, read_card(policy).robot)
         return partial(device_env, protocol, config.num_envs)
     check_trained_with(protocol, read_card(policy).robot)
