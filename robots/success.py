@@ -175,7 +175,8 @@ def choose_threshold(
             None takes the share among the given steps.
 
     Raises:
-        HandoffError: one class is missing, or no threshold reaches the precision.
+        HandoffError: one class is missing, there are too few successes for the precision, or no
+            threshold reaches it.
     """
     probability, success = _checked(probability, success)
     if success.all() or not success.any():
@@ -188,6 +189,12 @@ def choose_threshold(
         raise HandoffError(
             f"success threshold: precision {precision}, share of successes {share}; both must lie in (0, 1)."
         )
+    min_positives = math.ceil(round(1.0 / (1.0 - precision), 6))
+    if success.sum() < min_positives:
+        raise HandoffError(
+            f"success threshold: {int(success.sum())} successes are held out, a precision of {precision} can be "
+            f"estimated from at least {min_positives}. Record more successes, or ask for less precision."
+        )
     order = np.argsort(-probability, kind="stable")
     score = probability[order]
     # Precision if the first i + 1 steps are accepted, for every i.
@@ -198,7 +205,6 @@ def choose_threshold(
     precisions = true_rate / (true_rate + false_rate)
     # A threshold cannot separate equal scores: only the last of them can be the last accepted.
     valid = np.append(score[1:] < score[:-1], True) & (score >= lowest)
-    min_positives = math.ceil(round(1.0 / (1.0 - precision), 6))
     valid &= true_positives >= min_positives
     candidates = np.flatnonzero(valid & (precisions >= precision))
     if not len(candidates):

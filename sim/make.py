@@ -233,12 +233,12 @@ def _task(name: str, robot: Robot) -> Task:
     return task(robot)
 
 
-def make_vec_env(config: EnvConfig, num_envs: int) -> VecEnv:
-    """Makes N environments in `config.workers` processes.
+def check_env(config: EnvConfig) -> None:
+    """Checks, without making environments, that the engine reads all options.
 
     Raises:
-        HandoffError: an unknown task, an engine that is not installed, an option that the engine
-            does not have, or fewer than one worker.
+        HandoffError: an option that the engine does not have, environments that stay on a device,
+            or fewer than one worker.
     """
     refuse_ignored(config)
     if config.resident:
@@ -248,6 +248,31 @@ def make_vec_env(config: EnvConfig, num_envs: int) -> VecEnv:
         )
     if config.workers < 1:
         raise HandoffError(f"environments: workers is {config.workers}, expected at least 1.")
+
+
+def check_device_env(config: EnvConfig) -> None:
+    """Checks, without making environments, that they can stay on their device.
+
+    Raises:
+        HandoffError: an option that the engine does not have, another engine, or several workers.
+    """
+    refuse_ignored(config)
+    on_device = config.engine in ("warp", "maniskill")
+    if not on_device or config.workers != 1 or config.on_end != "freeze":
+        raise HandoffError(
+            f"environments: resident: true with engine {config.engine}, {config.workers} workers and on_end "
+            f"{config.on_end}, expected the engine warp or maniskill, 1 and freeze."
+        )
+
+
+def make_vec_env(config: EnvConfig, num_envs: int) -> VecEnv:
+    """Makes N environments in `config.workers` processes.
+
+    Raises:
+        HandoffError: an unknown task, an engine that is not installed, an option that the engine
+            does not have, or fewer than one worker.
+    """
+    check_env(config)
     # Servers are processes themselves.
     if config.workers > 1 and config.engine != "server":
         from sim.processes.vec_env import worker_vec_env
@@ -292,13 +317,7 @@ def make_device_env(config: EnvConfig, num_envs: int) -> DeviceArmEnv | DeviceMa
     from sim.device.arm import DeviceArmEnv
     from sim.engines.warp import WarpConfig
 
-    refuse_ignored(config)
-    on_device = config.engine in ("warp", "maniskill")
-    if not on_device or config.workers != 1 or config.on_end != "freeze":
-        raise HandoffError(
-            f"environments: resident: true with engine {config.engine}, {config.workers} workers and on_end "
-            f"{config.on_end}, expected the engine warp or maniskill, 1 and freeze."
-        )
+    check_device_env(config)
     if config.engine == "maniskill":
         from sim.device.maniskill import DeviceManiSkillEnv
 

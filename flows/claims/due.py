@@ -14,6 +14,8 @@ from flows.claims.claim import CLAIMS, claim_file, read_claim
 from flows.claims.outcomes import recorded_outcomes
 from flows.claims.repeat import repeat_claim
 from flows.config.files import available
+from flows.reports.run_records.reading import SUMMARY, run_state
+from flows.reports.run_records.record import RUN
 from flows.runner.artifact import write_json
 from flows.storage.address import runs_folder
 from robots.errors import HandoffError
@@ -63,22 +65,24 @@ class RepeatedSeed:
 
 def due_seeds(names: Sequence[str] = (), *, runs: str = "runs") -> list[DueSeed]:
     """Lists every learning seed of claims in the order in which they are due: first those that were
-    never repeated, then those whose repetition is oldest; the shorter one first among equals.
+    never repeated, then those whose repetition is oldest; the shorter one first among equals. A
+    repetition that was interrupted is none: it goes on where it stopped.
 
     Args:
-        names: claims, see `flows.claims.claim.claim_file`; empty takes all of `configs/claims/`.
+        names: claims, see `flows.claims.claim.claim_file`, each once; empty takes all of
+            `configs/claims/`.
         runs: folder of runs.
 
     Raises:
         HandoffError: no such claim, or one that cannot be read.
     """
     due = []
-    for name in names or available(CLAIMS):
+    for name in dict.fromkeys(names) or available(CLAIMS):
         label = claim_file(name).stem
         recorded = {seed: entry.minutes for seed, entry in recorded_outcomes(name).items()}
         for seed in read_claim(name).seeds:
             usual = recorded.get(seed, max(recorded.values(), default=UNKNOWN_MINUTES))
-            repeated, minutes = _last(runs_folder(runs) / f"{label}-{seed}" / "summary.json")
+            repeated, minutes = _last(runs_folder(runs) / f"{label}-{seed}")
             due.append(DueSeed(name, seed, repeated, usual if minutes is None else minutes))
     return sorted(due, key=lambda one: (one.repeated or 0.0, one.expected, one.claim, one.seed))
 
@@ -89,6 +93,7 @@ def repeat_due(
     *,
     runs: str = "runs",
     report: Callable[[RepeatedSeed], None],
+    begins: Callable[[DueSeed], None] = lambda _: None,
     debug: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[RepeatedSeed]:
@@ -101,6 +106,7 @@ def repeat_due(
         runs: folder of runs. Stages whose code, options and inputs are those of an earlier
             repetition come from its cache.
         report: is told of every seed as soon as it is decided.
+        begins: is told of every seed that is repeated, before it is.
         debug: shows Prefect's log.
         clock: monotonic time [s].
 
@@ -117,6 +123,7 @@ def repeat_due(
                 one.claim, one.seed, one.expected, 0.0, "postponed", "postponed: no time left"
             )
         else:
+            begins(one)
             result = _repeat(one, runs, debug, clock)
         done.append(result)
         write_json(folder / TABLE, {"minutes": minutes, "seeds": [asdict(each) for each in done]})
@@ -137,12 +144,15 @@ def _repeat(one: DueSeed, runs: str, debug: bool, clock: Callable[[], float]) ->
     return RepeatedSeed(one.claim, one.seed, one.expected, took, status, result)
 
 
-def _last(summary: Path) -> tuple[float | None, float | None]:
-    """When the run behind a summary ended [s since the epoch] and the time of its stages [min];
-    None without one, or if it cannot be read."""
+def _last(run: Path) -> tuple[float | None, float | None]:
+    """When the last run in a folder came to its end or failed [s since the epoch], and the time of
+    its stages [min], known only if all have run; None without one, or if it cannot be read."""
     try:
-        rows = json.loads(summary.read_bytes())["stages"]
-        minutes = sum(row["computed_seconds"] for row in rows.values()) / 60.0
-        return summary.stat().st_mtime, minutes
+        state = run_state(json.loads((run / RUN).read_bytes()))
+        ended = (run / RUN).stat().st_mtime
+        rows = json.loads((run / SUMMARY).read_bytes())["stages"] if state == "finished" else {}
     except (OSError, ValueError, KeyError):
         return None, None
+    if state == "finished":
+        return ended, sum(row["computed_seconds"] for row in rows.values()) / 60.0
+    return ended if state == "failed" else None, None

@@ -252,6 +252,10 @@ def _kept(command: ParsedCommand) -> str:
     """What an interrupted command leaves, and how it goes on, as a sentence; empty for nothing."""
     if command.function in WITH_STAGES:
         return "Finished stages are kept; run the same command to resume."
+    if command.function is lineage.reproduce and (
+        command.given("claim") or command.given("within")
+    ):
+        return "Finished stages are kept; run the same command to resume."
     if command.function is sessions.record:
         return "What was recorded is kept; run the same command to go on."
     if command.function is episodes.review:

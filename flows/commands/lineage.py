@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,10 @@ from flows.commands.parameters import NARROWEST, Debug, Flag, RunPath
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
-    from flows.claims.due import RepeatedSeed
+    from flows.claims.due import DueSeed, RepeatedSeed
+
+RUNS = "runs"
+"""Folder of runs of a claim, unless another one is named."""
 
 
 def explain(
@@ -71,11 +75,11 @@ def reproduce(
     claim: Annotated[
         tuple[str, ...], Parameter(completer=completers.claims, show_default=False)
     ] = (),
-    within: Annotated[float | None, Parameter(validator=Number(gt=0.0))] = None,
+    within: Annotated[float | None, Parameter(validator=Number(gt=0.0, lt=math.inf))] = None,
     seed: Annotated[tuple[int, ...], Parameter(show_default=False)] = (),
-    runs: str = "runs",
+    runs: Annotated[str | None, Parameter(show_default=False)] = None,
     out: Path | None = None,
-    tolerance: Annotated[float, Parameter(validator=Number(gte=0.0))] = 0.05,
+    tolerance: Annotated[float | None, Parameter(validator=Number(gte=0.0))] = None,
     anyway: Flag = False,
     debug: Debug = False,
 ) -> None:
@@ -92,9 +96,10 @@ def reproduce(
         within: Minutes. Instead of a run: repeats the claims, or those that --claim names, that
             were not repeated for longest, one seed each, as many as fit.
         seed: Learning seed of the claim, may be repeated; default: all that it has.
-        runs: Folder of runs for a claim.
+        runs: Folder of runs for a claim; default: runs.
         out: Folder of the repetition of a run; default: a new one in the folder of the run.
-        tolerance: Largest relative difference of a metric where the digests differ.
+        tolerance: Largest relative difference of a metric of a run where the digests differ;
+            default: 0.05.
         anyway: Repeat the run although code or environment differ.
 
     Examples:
@@ -104,25 +109,30 @@ def reproduce(
         handoff reproduce --within 110
     """
     if claim or within is not None:
-        if run is not None or out is not None or anyway:
+        if run is not None or out is not None or tolerance is not None or anyway:
             raise HandoffError(
-                "reproduce: --claim and --within take no run, no --out and no --anyway."
+                "reproduce: --claim and --within take no run, no --out, no --tolerance and no --anyway."
             )
         if within is not None:
             if seed:
                 raise HandoffError("reproduce: --within chooses the seeds. Leave out --seed.")
-            _reproduce_due(within, claim, runs, debug=debug)
+            _reproduce_due(within, claim, runs or RUNS, debug=debug)
             return
-        for name in claim:
-            _reproduce_claim(name, seed, runs, debug=debug)
+        for name in dict.fromkeys(claim):
+            _reproduce_claim(name, seed, runs or RUNS, debug=debug)
         return
     if run is None:
         raise HandoffError("reproduce: name a run, a claim by --claim, or a time by --within.")
     if seed:
         raise HandoffError("reproduce: --seed is for a claim; a run has the seeds of its record.")
+    if runs is not None:
+        raise HandoffError("reproduce: --runs is for a claim; a run is named by its folder.")
+    from flows.reports.reproduce import TOLERANCE
     from flows.reports.reproduce import reproduce as repeat
 
-    result = repeat(run, out, tolerance=tolerance, anyway=anyway)
+    result = repeat(
+        run, out, tolerance=TOLERANCE if tolerance is None else tolerance, anyway=anyway
+    )
     _print(result.text)
     if not result.ok:
         differing = [stage.name for stage in result.stages if stage.status == "differs"]
@@ -156,8 +166,16 @@ def _reproduce_due(minutes: float, names: tuple[str, ...], runs: str, *, debug: 
         if seed.status != "postponed":
             _print(f"{seed.claim}, seed {seed.seed}: {seed.minutes:.1f} min, {seed.result}")
 
-    done = repeat_due(minutes, names, runs=runs, report=report, debug=debug)
+    def begins(seed: DueSeed) -> None:
+        _print(f"{seed.claim}, seed {seed.seed}: begins, about {seed.expected:.1f} min expected")
+
+    done = repeat_due(minutes, names, runs=runs, report=report, begins=begins, debug=debug)
     _print_table(HEADINGS, [seed.row for seed in done])
+    if all(seed.status == "postponed" for seed in done):
+        least = min(seed.expected for seed in done)
+        _print(
+            f"Nothing fits in {minutes:g} min: the shortest is expected to take {least:.1f} min."
+        )
     bad = [f"{seed.claim} (seed {seed.seed})" for seed in done if seed.status in ("lost", "failed")]
     if bad:
         raise HandoffError(f"reproduce: not reproduced: {', '.join(bad)}.")

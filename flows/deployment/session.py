@@ -161,6 +161,10 @@ def session_options(
     chosen += [] if recording is None else [f"recording={quoted(str(recording))}"]
     chosen += camera_overrides(cameras)
     task = task_of_release(release)
+    if instruction is not None and task == BOARD_TASK:
+        raise HandoffError(
+            "deploy: --instruction is given, but policies of push_t take none. Leave it out."
+        )
     if task is None and not release.exists():
         # Says so before options are read that depend on the task.
         with verified_policy(release, arm=None, warn=warn):

@@ -76,8 +76,8 @@ class GateConfig:
     period_share: Share = 0.5
     """Largest 99th percentile of the time of one inference, as a share of the control period."""
     p99_ms: Positive | None = None
-    """Largest 99th percentile of the time of one inference [ms]; None leaves it to
-    `period_share`."""
+    """Largest 99th percentile of the time of one inference [ms], where it is below that of
+    `period_share`; None leaves it to `period_share`."""
     min_speedup: Positive | None = None
     """Smallest ratio of the median inference time of the input `reference` to the bundle's; None
     requires none."""

@@ -22,7 +22,7 @@ from flows.reports.summary import summarise, write_results
 from flows.runner.artifact import Artifact
 from flows.runner.display import Display
 from flows.runner.memory import MemoryMeter
-from flows.runner.plan import cached_artifacts
+from flows.runner.plan import begun_attempt, cached_artifacts
 from flows.runner.run_end import stop_if_ended
 from flows.runner.schedule import Results, Submit, check_parallel, run_graph
 from flows.runner.stage import Stage, StageOutcome, partial_path, run_stage
@@ -177,13 +177,14 @@ def run_shown(
         HandoffError: the stage failed, or the run has ended.
     """
     stop_if_ended(stage.name)
-    shown = display.started(stage.name)
+    sent = stage.pool == RAY and (redo or cached_artifact(stage, inputs, runs.folder) is None)
+    note = "" if sent or redo else begun_attempt(stage, inputs, runs.folder)
+    shown = display.started(stage.name, note)
 
     def progress(done: int, total: int, note: str = "") -> None:
         shown(done, total, note)
         report(done, total, note)
 
-    sent = stage.pool == RAY and (redo or cached_artifact(stage, inputs, runs.folder) is None)
     try:
         if sent:
             outcome = run_on_ray(stage, inputs, runs, progress, redo=redo)

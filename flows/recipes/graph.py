@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
 from flows.config.options import build, merge
+from flows.recipes.environments import check_options
 from flows.recipes.formulas import check_formulas
 from flows.recipes.matrix import Binding, Choice, refers, substituted
 from flows.recipes.observed import check_observed
@@ -202,6 +203,7 @@ def _copies(
         )
         check_observed(stage, data=fetch is not None)
         check_crops(stage, data=fetch is not None)
+        check_options(stage)
         check_formulas(stage)
         yield _Copy(stage, binding)
 

@@ -113,7 +113,10 @@ def reproduce(
         ):
             written.mkdir(parents=True, exist_ok=True)
         compared = _repeat(repeated, written, tolerance, isolate)
-    result = Reproduction(str(folder), str(root), tolerance, differences, compared)
+    unfinished = [
+        name for name in recorded.record.get("stages", {}) if name not in recorded.artifacts
+    ]
+    result = Reproduction(str(folder), str(root), tolerance, differences, compared, unfinished)
     write_comparison(result, root)
     return result
 

@@ -72,6 +72,8 @@ class Reproduction:
     differences: Sequence[str]
     """Differences of code and environment; empty in an exact repetition."""
     stages: Sequence[StageComparison]
+    unfinished: Sequence[str] = ()
+    """Stages that the run began without finishing them, or never began; they are not repeated."""
 
     @property
     def ok(self) -> bool:
@@ -233,7 +235,13 @@ def metric_text(entry: MetricDifference) -> str:
 
 
 def verdict(result: Reproduction) -> str:
-    """The outcome in one sentence."""
+    """The outcome in one sentence, and the stages without one in another."""
+    missing = result.unfinished
+    left = f" Not finished in the run, so not repeated: {', '.join(missing)}." if missing else ""
+    return _outcome(result) + left
+
+
+def _outcome(result: Reproduction) -> str:
     if result.same:
         return "reproduced: every repeated stage has the same digest."
     failed = [stage.name for stage in result.stages if stage.status == "differs"]

@@ -22,21 +22,34 @@ class Display:
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
+            ProgressColumn,
+            Task,
             TextColumn,
             TimeElapsedColumn,
             TimeRemainingColumn,
         )
         from rich.progress import Progress as Bars
+        from rich.table import Column
+        from rich.text import Text
+
+        class NoteColumn(ProgressColumn):
+            """The note of a stage, cut where the terminal ends."""
+
+            def render(self, task: Task) -> Text:
+                return Text(task.fields["note"], style="dim", no_wrap=True, overflow="ellipsis")
+
+        # Of a narrow terminal, bar and note give way; the other columns keep their width.
+        fixed = Column(no_wrap=True)
 
         self._console = Console(stderr=True, soft_wrap=True)
         self._live = self._console.is_terminal
         self._bars = Bars(
             TextColumn("{task.fields[mark]} {task.description:<17}"),
-            BarColumn(28),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("[dim]{task.fields[note]}"),
+            BarColumn(16),
+            MofNCompleteColumn(table_column=fixed),
+            TimeElapsedColumn(table_column=fixed),
+            TimeRemainingColumn(table_column=fixed),
+            NoteColumn(),
             console=self._console,
             refresh_per_second=4,
             disable=not self._live,
@@ -52,12 +65,13 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def started(self, stage: str) -> Progress:
-        """Announces a stage and returns the `Progress` that reports for it."""
+    def started(self, stage: str, note: str = "") -> Progress:
+        """Announces a stage, with a phrase about its begin, and returns the `Progress` that reports
+        for it."""
         with self._lock:
-            self._tasks[stage] = self._bars.add_task(stage, total=None, mark="[cyan]▸", note="")
+            self._tasks[stage] = self._bars.add_task(stage, total=None, mark="[cyan]▸", note=note)
             self._last[stage] = time.monotonic()
-        self._line(f"▸ {stage}")
+        self._line(f"▸ {stage}  {note}".rstrip())
 
         def progress(done: int, total: int, note: str = "") -> None:
             with self._lock:

@@ -63,6 +63,12 @@ def cached_artifacts(stages: Sequence[Stage], root: Path) -> dict[str, Artifact 
     return {planned.stage: planned.artifact for planned in plan(stages, root)}
 
 
+def begun_attempt(stage: Stage, inputs: Mapping[str, Artifact], root: Path) -> str:
+    """Returns a phrase if the stage goes on with what an earlier attempt left; empty otherwise."""
+    digests = {name: artifact.digest for name, artifact in inputs.items()}
+    return _why_partial(root, stage, digests) if is_partial(root, stage, digests) else ""
+
+
 def up_to(declared: Sequence[Stage], last: str | None) -> list[Stage]:
     """Returns the stage called `last` (all its copies) and the stages that it needs, in order.
 

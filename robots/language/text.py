@@ -38,10 +38,12 @@ def encode(sentences: Sequence[str], size: int) -> np.ndarray:
     text = np.zeros((len(sentences), size), np.uint8)
     for row, sentence in enumerate(sentences):
         data = sentence.encode()
-        if len(data) > size or 0 in data:
+        if len(data) > size:
             raise HandoffError(
-                f"text: {sentence[:40]!r} has {len(data)} bytes, expected at most {size}, none of them 0."
+                f"text: {sentence[:40]!r} has {len(data)} bytes, expected at most {size}. Use fewer words."
             )
+        if 0 in data:
+            raise HandoffError(f"text: {sentence[:40]!r} has a zero byte, expected none.")
         text[row, : len(data)] = np.frombuffer(data, np.uint8)
     return text
 

@@ -107,6 +107,31 @@ def env_config(protocol: Protocol) -> EnvConfig:
     )
 
 
+def check_environments(protocol: Protocol, *, on_device: bool = False) -> None:
+    """Checks the options of a protocol's environments without making them.
+
+    Args:
+        protocol: the protocol.
+        on_device: whether the environments may stay on their device, as in training.
+
+    Raises:
+        HandoffError: an unknown option, a value out of its range, or an option that the engine
+            would ignore.
+    """
+    if (protocol.engine, protocol.task) == PUBLISHED_PUSH_T:
+        from sim.engines.gym_push_t import PushTConfig
+
+        validate(PushTConfig, protocol.options, f"protocol {protocol.name}: options")
+        return
+    from sim.make import check_device_env, check_env
+
+    config = env_config(protocol)
+    if on_device and config.resident:
+        check_device_env(config)
+    else:
+        check_env(config)
+
+
 def make_env(protocol: Protocol, num_envs: int, pictures: bool = False) -> VecEnv:
     """Makes the protocol's environments, which freeze when their episode ends; see `MakeEnv`.
 

@@ -2,6 +2,7 @@
 the stage, and transfers from the device."""
 
 import os
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -85,11 +86,14 @@ def test_environments_on_a_device_need_collocated_placement() -> None:
     from flows.stages.learn.finetune import run
     from sim.evaluation.evaluate import make_env
 
-    placed = [*TINY, "teacher.placement.kind=disaggregated"]
-    disaggregated: Any = options("vla_ppo", placed)["teacher"]
-    with pytest.raises(
-        HandoffError, match="disaggregated placement of environments that stay on the device"
-    ):
+    refused = "disaggregated placement of environments that stay on the device"
+    with pytest.raises(HandoffError, match=refused):
+        options("vla_ppo", [*TINY, "teacher.placement.kind=disaggregated"])
+    collocated: Any = options("vla_ppo", TINY)["teacher"]
+    disaggregated = replace(
+        collocated, placement=replace(collocated.placement, kind="disaggregated")
+    )
+    with pytest.raises(HandoffError, match=refused):
         run(disaggregated, Path(), no_progress, policy=Policy(Path()))
     with pytest.raises(
         HandoffError, match="resident: true is for fine-tuning and for PPO, FastTD3"

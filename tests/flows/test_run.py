@@ -16,7 +16,7 @@ from flows.orchestration import recipe_run
 from flows.recipes.graph import stages
 from flows.recipes.recipe import read_recipe
 from flows.runner.display import Display
-from flows.runner.stage import Stage, run_stage
+from flows.runner.stage import Stage, partial_path, run_stage
 from flows.storage.shared_runs import Runs
 from robots import code_version
 from robots.errors import HandoffError
@@ -248,3 +248,29 @@ def test_data_that_stand_in_for_the_published_ones_are_named_when_the_stage_ends
         shown = capsys.readouterr().err
         (line,) = [line for line in shown.splitlines() if line.startswith("! demos")]
         assert "Handoff's own small state-only rollouts" in line
+
+
+def test_a_stage_says_that_it_goes_on_with_an_interrupted_attempt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = Stage("count", "number", "tests.flows.counting_stage", CountingConfig(value=1))
+    partial_path(tmp_path, stage, {}).mkdir(parents=True)
+    for begun in (True, False):
+        with Display() as display:
+            recipe_run.run_shown(stage, {}, Runs(tmp_path), display, isolate=False)
+        first = capsys.readouterr().err.splitlines()[0]
+        assert first == "▸ count" + ("  an interrupted attempt was found" if begun else "")
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "160"])
+def test_a_narrow_terminal_cuts_notes_and_no_numbers(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("FORCE_COLOR", "1"), ("COLUMNS", columns), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    with Display() as display:
+        display.started("scores@pretrained")(1246, 20000, "loss 0.0755, gradient [0.391] " * 3)
+    shown = capsys.readouterr().err
+    assert "1246/20000" in shown
+    assert "0:00:00" in shown
+    assert ("[0.391]" in shown) == (columns == "160")

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from robots.language.tokenizer import SentenceTokenizer
 
 
+SHOWN = 60
+"""Most characters of a refused sentence that the page repeats beside the reason."""
+
+
 def with_instruction(
     session: DeploySession | DeployTaskSession,
     contract: Contract,
@@ -71,7 +75,8 @@ def tell(
             reason = error_text(refused)
             say(f"instruction  not taken, “{given.text}”: {reason}")
             supervisor.hold(
-                f"The policy cannot be told “{given.text}”: {reason} Tell it something else, or resume without."
+                f"The policy cannot be told “{_begin(given.text)}”: {reason} Tell it something else, "
+                "or resume without."
             )
             if not wait_for_resume(supervisor.supervision):
                 return False
@@ -79,6 +84,10 @@ def tell(
             supervisor.episode["instruction"] = given.text
             say(f"instruction  by {given.person}: {given.text}")
     return True
+
+
+def _begin(sentence: str) -> str:
+    return sentence if len(sentence) <= SHOWN else f"{sentence[: SHOWN - 1]}…"
 
 
 def _task_instructs(task: str) -> bool:

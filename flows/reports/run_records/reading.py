@@ -83,7 +83,7 @@ def find_run(
     patterns = [f"{place}/{name}" for place in ("*", "hil/*") for name in files]
     known = {str(path.parent.relative_to(runs)) for each in patterns for path in runs.glob(each)}
     raise HandoffError(
-        f"run '{run}' does not exist; finished runs in {runs.absolute()}: "
+        f"run '{run}' does not exist; runs in {runs.absolute()}: "
         f"{', '.join(sorted(known)) or 'none'}."
     )
 

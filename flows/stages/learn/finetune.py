@@ -14,6 +14,7 @@ from flows.evaluation.families import check_family_source, refuse_imagined, with
 from flows.stages.learn.config import TRAINING_TELEMETRY, FinetunePolicyConfig
 from policies.imitation.config import PretrainConfig
 from policies.policy_config import PolicyConfig
+from policies.rl.finetuning.base import FrozenPolicyConfig, check_runs_on_device
 from policies.rl.finetuning.config import (
     FinetuneAlgorithm,
     FinetuneMethodConfig,
@@ -41,6 +42,7 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
             "'world_model'."
         )
     _check_demos(method, given="demos" in sources)
+    _check_device(config, imagined="world_model" in sources)
     if isinstance(pretraining, FinetunePolicyConfig) and pretraining.algorithm.learns_beside:
         kind, does = pretraining.algorithm.kind, pretraining.algorithm.learns_beside
         raise HandoffError(
@@ -62,6 +64,8 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
         )
     _check_window(model, config.protocol.max_steps)
     if method.kind in model.finetuning_methods:
+        if isinstance(method, FrozenPolicyConfig):
+            method.check_sizes(config.rollouts, model.horizon)
         return
     if method.learns_beside:
         raise HandoffError(
@@ -151,6 +155,21 @@ def _check_demos(method: FinetuneAlgorithm, *, given: bool) -> None:
         )
 
 
+def _check_device(config: FinetunePolicyConfig, *, imagined: bool) -> None:
+    """Refuses environments that stay on a device with an algorithm or a placement that keeps them
+    on the host, before hours of imitation learning."""
+    from sim.evaluation.evaluate import stays_on_device
+
+    if imagined or not stays_on_device(config.protocol):
+        return
+    check_runs_on_device(config.algorithm)
+    if config.placement.kind != "collocated":
+        raise HandoffError(
+            f"finetune: {config.placement.kind} placement of environments that stay on the device of their "
+            "policy, expected collocated."
+        )
+
+
 def _environments(
     config: FinetunePolicyConfig, policy: Policy, world_model: WorldModel | None
 ) -> Callable[[], Any]:
@@ -170,11 +189,7 @@ def _environments(
         )
         return env
     if stays_on_device(protocol):
-        if config.placement.kind != "collocated":
-            raise HandoffError(
-                f"finetune: {config.placement.kind} placement of environments that stay on the device of their "
-                "policy, expected collocated."
-            )
+        _check_device(config, imagined=False)
         check_trained_with(protocol, read_card(policy).robot)
         return partial(device_env, protocol, config.num_envs)
     check_trained_with(protocol, read_card(policy).robot)

@@ -52,6 +52,20 @@ class FinetuneAlgorithm:
         )
 
 
+def check_runs_on_device(algorithm: FinetuneAlgorithm) -> None:
+    """Checks that an algorithm can train on the device of environments that stay there.
+
+    Raises:
+        HandoffError: it runs on the host.
+    """
+    if not algorithm.runs_on_device:
+        kind = getattr(algorithm, "kind", type(algorithm).__name__)
+        raise HandoffError(
+            f"finetune: the environments stay on a device, but the algorithm '{kind}' runs on the "
+            "host with these options; expected 'vla' with staleness 0. Set resident: false."
+        )
+
+
 @config
 class FrozenPolicyConfig(FinetuneAlgorithm):
     """Options that methods share which learn an actor beside the sampler of a frozen policy; see
@@ -74,6 +88,22 @@ class FrozenPolicyConfig(FinetuneAlgorithm):
     def reward_discount(self) -> float:
         """See `FinetuneAlgorithm.reward_discount`."""
         return self.discount
+
+    def check_sizes(self, rollouts: int, horizon: int) -> None:
+        """Checks the options against the length of the fine-tuning and of the policy's chunks.
+
+        Args:
+            rollouts: rollouts of the fine-tuning.
+            horizon: actions of a chunk.
+
+        Raises:
+            HandoffError: so many rollouts of `warm_up` that nothing would be learned.
+        """
+        if self.warm_up > rollouts:
+            raise HandoffError(
+                f"finetune: warm_up is {self.warm_up}, but there are {rollouts} rollouts, so nothing would be learned. "
+                "Set algorithm.warm_up to at most rollouts."
+            )
 
 
 class OnlineFinetuning:

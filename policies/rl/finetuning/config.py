@@ -345,6 +345,15 @@ class DsrlFinetuneConfig(FrozenPolicyConfig):
     batch_size: Count = 256
     """Transitions per update [C]."""
 
+    def check_sizes(self, rollouts: int, horizon: int) -> None:
+        """See `FrozenPolicyConfig.check_sizes`; also refuses more steps of noise than a chunk
+        has."""
+        super().check_sizes(rollouts, horizon)
+        if self.noise_steps is not None and self.noise_steps > horizon:
+            raise HandoffError(
+                f"finetune: noise_steps is {self.noise_steps}, expected 1 to {horizon}, the actions of a chunk."
+            )
+
     def learner(self) -> SacConfig:
         """Options of the learner, whose actions are noise divided by `noise_limit`."""
         return SacConfig(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policies.rl.collection.seeds import CountedSeeds
+from policies.rl.finetuning.base import check_runs_on_device
 from policies.rl.finetuning.config import (
     BestOfNFinetuneConfig,
     DppoFinetuneConfig,
@@ -30,7 +31,6 @@ from policies.rl.finetuning.config import (
 )
 from policies.rl.finetuning.method import FinetuneMethod, FinetuneSetup
 from robots.config import to_plain
-from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
 
 if TYPE_CHECKING:
@@ -248,11 +248,7 @@ def _device(config: FinetuneConfig, env: VecEnv | DeviceEnv) -> torch.device:
 
     if not isinstance(env, DeviceEnv):
         return torch.device("cpu")
-    if not config.algorithm.runs_on_device:
-        raise HandoffError(
-            f"finetune: the environments stay on a device, but the algorithm '{config.algorithm.kind}' runs on the "
-            "host with these options; expected 'vla' with staleness 0. Set resident: false."
-        )
+    check_runs_on_device(config.algorithm)
     return env.device
 
 

@@ -49,12 +49,31 @@ def test_what_was_never_repeated_comes_first_and_then_the_oldest(claims: list[st
     assert {one.expected for one in due_seeds(claims, runs=runs)} == {UNKNOWN_MINUTES}
     repeated(Path(claims[0]), "runs", 0)
     repeated(Path(claims[0]), "runs", 1)
-    os.utime(Path(runs) / "grows-0" / "summary.json", (2e9, 2e9))
-    os.utime(Path(runs) / "grows-1" / "summary.json", (1e9, 1e9))
+    os.utime(Path(runs) / "grows-0" / "run.json", (2e9, 2e9))
+    os.utime(Path(runs) / "grows-1" / "run.json", (1e9, 1e9))
     due = due_seeds(claims, runs=runs)
     assert named(due) == [("other", 0), ("grows", 1), ("grows", 0)]
     assert [one.repeated for one in due] == [None, 1e9, 2e9]
     assert max(due[1].expected, due[2].expected) < 1.0
+
+
+@pytest.mark.parametrize(("state", "known"), [("failed", True), ("stopped", False)])
+def test_a_repetition_that_did_not_come_to_its_end_tells_no_time(
+    claims: list[str], state: str, known: bool
+) -> None:
+    repeated(Path(claims[0]), "runs", 0)
+    runs = str(Path(claims[0]).parent / "runs")
+    file = Path(runs) / "grows-0" / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "state": state}))
+    (first,) = (one for one in due_seeds(claims[:1], runs=runs) if one.seed == 0)
+    assert first.expected == UNKNOWN_MINUTES
+    # A failed one waits for its turn; an interrupted one goes on where it stopped.
+    assert (first.repeated is not None) == known
+
+
+def test_a_claim_that_is_named_twice_is_repeated_once(claims: list[str]) -> None:
+    runs = str(Path(claims[0]).parent / "runs")
+    assert named(due_seeds([claims[1], claims[1]], runs=runs)) == [("other", 0)]
 
 
 def test_a_record_tells_the_time_where_nothing_was_repeated_here(claims: list[str]) -> None:
@@ -105,6 +124,7 @@ def test_a_claim_that_fails_keeps_no_other_from_running(
     with pytest.raises(HandoffError, match=r"not reproduced: .*grows.* \(seed 1\), .*other"):
         reproduce(claim=tuple(claims), within=1e4, runs=runs)
     printed = capsys.readouterr().out
+    assert f"grows.yaml, seed 0: begins, about {UNKNOWN_MINUTES:.1f} min expected" in printed
     assert "failed:" in printed
     assert "skilz.yaml" in printed
     assert "reproduced: 3 of 3 bars met" in printed
@@ -121,3 +141,18 @@ def test_the_seeds_are_chosen_by_the_command() -> None:
         reproduce(within=10.0, seed=(0,))
     with pytest.raises(HandoffError, match="--within take no run"):
         reproduce(Path("demo"), within=10.0)
+
+
+def test_a_time_in_which_nothing_fits_is_said(
+    claims: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reproduce(claim=(claims[1],), within=1.0, runs=str(tmp_path / "runs"))
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == "Nothing fits in 1 min: the shortest is expected to take 60.0 min."
+
+
+def test_options_of_the_other_kind_are_refused() -> None:
+    with pytest.raises(HandoffError, match="no --tolerance"):
+        reproduce(claim=("demo",), tolerance=0.1)
+    with pytest.raises(HandoffError, match="--runs is for a claim"):
+        reproduce(Path("demo"), runs="elsewhere")

@@ -112,6 +112,9 @@ def test_ctrl_c_names_how_to_go_on_and_exits_with_130(
     assert (
         said == "handoff: interrupted. Finished stages are kept; run the same command to resume.\n"
     )
+    monkeypatch.setattr("flows.claims.due.repeat_due", interrupted)
+    assert main(["reproduce", "--within", "1"]) == 130
+    assert capsys.readouterr().err == said
     monkeypatch.setattr("flows.commands.planning.print_plan", interrupted)
     assert main(["plan", "demo"]) == 130
     assert capsys.readouterr().err == "handoff: interrupted.\n"
@@ -234,17 +237,12 @@ def test_parsing_raises_the_error_of_the_command_line() -> None:
     assert issubclass(app.CommandLineError, HandoffError)
 
 
-def test_tolerance_of_a_reproduction_is_that_of_its_function() -> None:
-    from flows.reports.reproduce import TOLERANCE
-
-    parameter = inspect.signature(COMMANDS["reproduce"]).parameters["tolerance"]
-    assert parameter.default == TOLERANCE
-
-
 def test_a_reproduction_that_differs_has_exit_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from types import SimpleNamespace
+
+    from flows.reports.reproduce import TOLERANCE
 
     stages = (
         SimpleNamespace(name="demos", status="same"),
@@ -265,6 +263,7 @@ def test_a_reproduction_that_differs_has_exit_code_1(
     assert shown.err == "handoff: reproduce: teacher differ; see runs/again.\n"
     result.ok = True
     assert main(["reproduce", "demo"]) == 0
+    assert given[-1][1]["tolerance"] == TOLERANCE
 
 
 def test_lineage_is_also_written_as_a_page(

@@ -225,6 +225,17 @@ def test_an_earlier_run_is_repeated_from_its_record(tmp_path: Path) -> None:
     assert json.loads((repeated / "artifact.json").read_text())["metrics"] == {"count": 4}
 
 
+def test_stages_that_the_run_did_not_finish_are_named(tmp_path: Path) -> None:
+    folder = finished(tmp_path)
+    record = json.loads((folder / "run.json").read_text())
+    for name in ("total@seed=0", "total@seed=1"):
+        record["stages"][name]["artifact"] = None
+    (folder / "run.json").write_text(json.dumps(record))
+    result = reproduce(folder, tmp_path / "again", isolate=False)
+    assert [stage.name for stage in result.stages] == ["numbers@seed=0", "numbers@seed=1"]
+    assert result.text.endswith("so not repeated: total@seed=0, total@seed=1.")
+
+
 def test_a_run_without_a_finished_stage_is_not_repeated(tmp_path: Path) -> None:
     with RunRecord(tmp_path, "none", {}):
         pass

@@ -58,6 +58,22 @@ def test_demonstrations_that_are_not_read_are_refused(kind: str) -> None:
         check(options(kind=kind), DEMOS)
 
 
+def test_a_frozen_policy_is_refused_sizes_with_which_nothing_would_be_learned() -> None:
+    def checked(rollouts: int, **algorithm: object) -> None:
+        check(replace(options(**algorithm), rollouts=rollouts), {"policy": PretrainConfig()})
+
+    for kind in ("dsrl", "rl_token"):
+        checked(3, kind=kind, warm_up=3)
+        with pytest.raises(HandoffError, match="warm_up is 4, but there are 3 rollouts"):
+            checked(3, kind=kind, warm_up=4)
+    horizon = PretrainConfig().policy.horizon
+    checked(3, kind="dsrl", noise_steps=horizon)
+    with pytest.raises(
+        HandoffError, match=f"noise_steps is {horizon + 1}, expected 1 to {horizon}"
+    ):
+        checked(3, kind="dsrl", noise_steps=horizon + 1)
+
+
 @pytest.mark.parametrize("kind", ["expo", "q_chunking"])
 def test_a_family_without_a_denoiser_is_refused_and_one_with_cameras_is_not(kind: str) -> None:
     def checked(policy: PolicyConfig) -> None:

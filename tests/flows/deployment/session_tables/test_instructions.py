@@ -11,9 +11,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from flows.deployment import verified_policy
 from flows.deployment.config import DeploySession, DeployTaskSession
+from flows.deployment.session import session_options
 from flows.deployment.session_tables import instructions
 from flows.deployment.session_tables.instructions import tell, with_instruction
+from flows.deployment.session_tables.open_table import BOARD_TASK
 from real.console.control.commands import Instruction
 from real.deploy.onnx_policy import OnnxPolicy
 from robots.contract import Contract
@@ -109,6 +112,33 @@ def test_what_the_policy_cannot_read_is_asked_for_again(tmp_path: Path) -> None:
     assert "cannot be told “abcabcabc”" in person.held[0]
     assert said[0].startswith("instruction  not taken, “abcabcabc”")
     assert said[1] == "instruction  by ada: ab"
+
+
+@pytest.mark.usefixtures("resumed")
+def test_the_page_repeats_the_begin_of_a_long_sentence_only(tmp_path: Path) -> None:
+    person = Person(" ".join(["abc"] * 60), "ab")
+    assert telling(speaking(tmp_path, said="c"), person, [])
+    quoted = person.held[0].partition("“")[2].partition("”")[0]
+    assert quoted.startswith("abc abc")
+    assert len(quoted) <= instructions.SHOWN
+
+
+def test_a_session_of_push_t_takes_no_instruction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verified_policy, "task_of_release", lambda release: BOARD_TASK)
+    with pytest.raises(HandoffError, match="policies of push_t take none"):
+        session_options(
+            tmp_path,
+            [],
+            arm=None,
+            trackers=[],
+            cameras=[],
+            instruction="push it",
+            mode="live",
+            recording=None,
+            warn=lambda text: None,
+        )
 
 
 @pytest.mark.usefixtures("resumed")

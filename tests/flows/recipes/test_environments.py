@@ -1,0 +1,59 @@
+"""Options of environments that an engine would refuse in its stage are refused before anything
+runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from flows.recipes.graph import stages
+from flows.recipes.recipe import read_recipe
+from robots.errors import HandoffError
+
+
+def build(recipe: str, *overrides: str) -> None:
+    stages(read_recipe(recipe, list(overrides)))
+
+
+WARP = "teacher.protocol={uses: reach, engine: warp, options: {device: cpu, resident: true}}"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "problem"),
+    [
+        ("reach_ppo", "shared.protocol.options.residnt=true", "did you mean 'resident'"),
+        ("reach_ppo", "teacher.protocol.options.randomized=maybe", "stage teacher: .*boolean"),
+        ("reach_ppo", "teacher.protocol.options.resident=true", r"mujoco ignores \['resident'\]"),
+        ("demo", "scores.protocol.options.pictures=96", "stage scores@teacher: .*'picture'"),
+        ("reach_ppo", WARP.replace("teacher", "scores"), "stage scores: .*from scratch only"),
+        (
+            "reach_ppo",
+            WARP.replace("device: cpu", "contact_threshold: 5.0"),
+            "warp ignores .'contact_threshold'",
+        ),
+        ("reach_flow_ppo", WARP.replace("teacher", "tuned"), "algorithm 'fpo' runs on the host"),
+    ],
+)
+def test_an_option_that_the_engine_does_not_read_is_refused(
+    recipe: str, override: str, problem: str
+) -> None:
+    with pytest.raises(HandoffError, match=problem):
+        build(recipe, override)
+
+
+def test_options_that_the_engine_reads_pass() -> None:
+    build("reach_ppo", WARP)
+    build("demo", "scores.protocol.options.picture=96")
+    build("vla_ppo", WARP.replace("reach", "reach_by_name"))
+
+
+def test_an_actor_elsewhere_is_refused_for_environments_on_a_device() -> None:
+    with pytest.raises(HandoffError, match="expected collocated"):
+        build(
+            "vla_ppo",
+            WARP.replace("reach", "reach_by_name"),
+            "teacher.placement.kind=disaggregated",
+        )
+
+
+def test_imagined_rollouts_need_no_options() -> None:
+    build("switch_diwa", "teacher.protocol.options.resident=true")
