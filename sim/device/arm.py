@@ -277,7 +277,7 @@ class DeviceArmEnv(DeviceVecEnv):
         if self._pictures is None:
             late = self._earlier.shape[1] > 0
             qpos = self._earlier[:, 0] if late else self._shared.qpos
-            self._pictures = self._cameras.render(qpos, self._now["goal"])
+            self._pictures = _pictures(self._cameras, qpos, self._now["goal"])
         return {**fields, **self._pictures}
 
     def check(self) -> None:
@@ -420,3 +420,13 @@ class DeviceArmEnv(DeviceVecEnv):
         )
         jacobian = view.jacobian if cartesian else None
         return moved, control(moved, jacobian, view.q, self.task.q_posture, host.layout.has_gripper)
+
+
+def _pictures(cameras: WarpCameras, qpos: Tensor, goal: Tensor) -> dict[str, Tensor]:
+    """Renders every environment from every camera; see `WarpCameras.render`."""
+    shared = cameras.shared()
+    shared.qpos.copy_(qpos)
+    shared.mocap.copy_(goal[:, : shared.mocap[0].numel()].reshape(shared.mocap.shape))
+    cameras.draw(qpos.device)
+    pixels = shared.pixels.view(torch.uint8).view(cameras.shape)[..., :3].flip(-1)
+    return {f"image_{name}": pixels[:, number] for number, name in enumerate(cameras.names)}

@@ -164,13 +164,8 @@ class WarpEngine(ArmEngine):
         """See `Engine.read`."""
         state = super().read()
         if self._cameras is not None:
-            import torch
-
             qpos = self._earlier[:, 0] if self._earlier.shape[1] else self._qpos
-            pictures = self._cameras.render(torch.from_numpy(qpos), torch.from_numpy(self._goal))
-            state.observation.update(
-                {name: picture.cpu().numpy() for name, picture in pictures.items()}
-            )
+            state.observation.update(self._cameras.render(qpos, self._goal))
         return state
 
     def save(self) -> EnvState:
