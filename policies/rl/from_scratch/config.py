@@ -2,8 +2,8 @@
 
 Every default names its source: [C] is the released code of the method, [P] its paper, [Q] PQL
 (arXiv 2307.12983). Those of FastTD3 and PQL are for thousands of environments on a GPU, those of
-MR.Q for one environment and a GPU; `configs/reach_fast_td3.yaml` and `configs/reach_mrq.yaml` have
-sizes for a laptop.
+MR.Q for one environment and a GPU; `configs/reach_fast_td3.yaml` and, of MR.Q,
+`docs/guides/reinforcement.md` have sizes for a laptop.
 """
 
 from __future__ import annotations

@@ -154,13 +154,11 @@ class Mrq:
             losses = losses + step_3B.mean(dim=1)
         dynamics, reward, terminal = losses
         loss = config.dynamics_weight * dynamics + config.reward_weight * reward
+        metrics = {"dynamics_loss": dynamics.detach(), "reward_loss": reward.detach()}
         if terminates:
             loss = loss + config.terminal_weight * terminal
-        return loss, {
-            "dynamics_loss": dynamics.detach(),
-            "reward_loss": reward.detach(),
-            "terminal_loss": terminal.detach(),
-        }
+            metrics["terminal_loss"] = terminal.detach()
+        return loss, metrics
 
     def update(self, batch: Transitions) -> MrqUpdate:
         """One update of the values, followed by one of the policy on the same minibatch."""

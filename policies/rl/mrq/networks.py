@@ -87,7 +87,8 @@ class MrqEncoder(nn.Module):
 
     def __init__(self, config: MrqEncoderConfig, features: int, actions: int) -> None:
         super().__init__()
-        units, self._state_size = config.units, config.state_size
+        units = config.units
+        self._state_size = config.state_size
         self.state_layers = NormedMlp(
             (features, units, units, config.state_size), STATE_ACTIVATION, head=False
         )
