@@ -71,6 +71,11 @@ class LearnerStream(IntEnum):
     CLONING = 5
     """Minibatches of an imitation update before a session; the update's number follows in the
     sequence."""
+    MRQ_UPDATE = 6
+    """Noise of an MR.Q update; the update's number follows in the sequence."""
+    MRQ_ENCODER = 7
+    """Minibatches of an update of MR.Q's encoders; the number of that update follows in the
+    sequence."""
 
 
 class ChunkSelectionStream(IntEnum):

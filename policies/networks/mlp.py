@@ -12,21 +12,28 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from robots.wire.actor_card import MlpCard
+from robots.wire.actor_card import Activation, MlpCard
 
 NORM_EPSILON = 1e-6
 """Epsilon of LayerNorm in networks of reinforcement learners."""
 
 
+_ACTIVATIONS: dict[Activation, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+}
+
+
 def new_mlp(card: MlpCard) -> nn.Sequential:
     """An untrained network of these layers."""
     layers: list[nn.Module] = []
-    last = len(card.layers) - 2
+    activations = card.activations()
     for layer, (inputs, outputs) in enumerate(pairwise(card.layers)):
         layers.append(nn.Linear(inputs, outputs))
-        if layer < last:
+        if layer < len(activations):
             layers += [nn.LayerNorm(outputs, eps=NORM_EPSILON)] if card.layer_norm else []
-            layers.append(nn.Tanh() if card.activation == "tanh" else nn.ReLU())
+            layers.append(_ACTIVATIONS[activations[layer]]())
     return nn.Sequential(*layers)
 
 

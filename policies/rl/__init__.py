@@ -6,6 +6,7 @@
 - `on_policy`: PPO and GRPO over any actor with log-probabilities.
 - `collection`: rollouts of policies in environments.
 - `off_policy`: SAC, FastTD3 and their variants.
+- `mrq`: MR.Q.
 - `offline`: IQL, Cal-QL and offline PPO.
 - `generative`: Q-learning over diffusion and flow policies.
 - `hil`: the learner of human-in-the-loop sessions.

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import nn
 
+from policies.rl.mrq.learner import Mrq
 from policies.rl.networks.ensemble import EnsembleMlp, Features
 from policies.rl.networks.image_encoder import Encoder, MapEncoder
 from policies.rl.off_policy.fast_td3 import FastTd3Updates
@@ -110,6 +112,46 @@ def fast_td3_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
     log_std = math.log(max(learner.config.noise.high, MIN_STD))
     net = learner.networks
     return network_actor(net.features, net.actor, learner.sizes, log_std)
+
+
+def mrq_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
+    """Card and arrays of an MR.Q policy: the layers of the state encoder and of the policy as one
+    network. Sampling from it in NumPy adds noise before tanh, with the largest standard deviation
+    of training.
+
+    Raises:
+        HandoffError: a learner other than MR.Q.
+    """
+    if not isinstance(learner, Mrq):
+        raise HandoffError(
+            f"publish: {type(learner).__name__} is not MR.Q. Pass your own function as `publish`."
+        )
+    net, sizes = learner.networks, learner.sizes
+    encoder, policy = net.encoder.state_layers, net.policy
+    layers = [layer for layer in (*encoder.layers, *policy.layers) if isinstance(layer, nn.Linear)]
+    arrays = {"centre": _array(net.features.centre), "half_range": _array(net.features.half_range)}
+    for number, layer in enumerate(layers):
+        arrays[f"actor.{number}.weight"] = _array(layer.weight.T)
+        arrays[f"actor.{number}.bias"] = _array(layer.bias)
+    for number, layer in enumerate(layers[:-1]):
+        # LayerNorm without a trained gain and shift.
+        arrays[f"actor.{number}.gain"] = np.ones(layer.out_features, np.float32)
+        arrays[f"actor.{number}.shift"] = np.zeros(layer.out_features, np.float32)
+    hidden = len(policy.layers) - 1
+    activations = (encoder.activation,) * len(encoder.layers) + (policy.activation,) * hidden
+    widths = (layers[0].in_features, *(layer.out_features for layer in layers))
+    log_std = math.log(max(learner.config.noise.high, MIN_STD))
+    card = ActorCard(
+        observation=sizes.observation,
+        action=sizes.action,
+        relative_features=sizes.relative_features,
+        scaled_features=sizes.scaled_features,
+        actor=MlpCard(layers=widths, activation=activations, layer_norm=True),
+        log_std_min=log_std,
+        log_std_max=log_std,
+        fixed_log_std=log_std,
+    )
+    return card, arrays
 
 
 def network_actor(

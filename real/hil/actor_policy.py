@@ -5,12 +5,12 @@ Shape suffixes: N rows, O observation, F features, A action, E critics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from robots.wire.actor_card import MlpCard
+from robots.wire.actor_card import Activation, MlpCard
 from robots.wire.learner import Parameters
 
 
@@ -140,13 +140,24 @@ def _forward(
     hidden: np.ndarray, card: MlpCard, arrays: dict[str, np.ndarray], name: str
 ) -> np.ndarray:
     """(N, out), or (E, N, out) of an ensemble, for inputs (N, in)."""
-    last = len(card.layers) - 2
-    for i in range(last + 1):
+    activations = card.activations()
+    for i in range(len(card.layers) - 1):
         hidden = hidden @ arrays[f"{name}.{i}.weight"] + arrays[f"{name}.{i}.bias"][..., None, :]
-        if i == last:
+        if i == len(activations):
             break
         if card.layer_norm:
             gain, shift = arrays[f"{name}.{i}.gain"], arrays[f"{name}.{i}.shift"]
             hidden = _normalised(hidden, gain[..., None, :], shift[..., None, :])
-        hidden = np.tanh(hidden) if card.activation == "tanh" else np.maximum(hidden, 0.0)
+        hidden = _ACTIVATIONS[activations[i]](hidden)
     return hidden
+
+
+def _elu(hidden: np.ndarray) -> np.ndarray:
+    return np.where(hidden > 0.0, hidden, np.expm1(np.minimum(hidden, 0.0)))
+
+
+_ACTIVATIONS: dict[Activation, Callable[[np.ndarray], np.ndarray]] = {
+    "tanh": np.tanh,
+    "relu": lambda hidden: np.maximum(hidden, 0.0),
+    "elu": _elu,
+}

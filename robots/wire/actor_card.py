@@ -7,6 +7,9 @@ from typing import Literal
 from robots.config import Count, Finite, Index, Whole, config
 from robots.errors import HandoffError
 
+Activation = Literal["tanh", "relu", "elu"]
+"""Name of an activation function."""
+
 
 @config
 class MlpCard:
@@ -15,10 +18,26 @@ class MlpCard:
 
     layers: tuple[Whole, ...]
     """Sizes of the input, of every hidden layer and of the output."""
-    activation: Literal["tanh", "relu"]
-    """Name of the activation function."""
+    activation: Activation | tuple[Activation, ...]
+    """Activation of all hidden layers, or of each in order."""
     layer_norm: bool
     """Whether every hidden layer is normalised."""
+
+    def activations(self) -> tuple[Activation, ...]:
+        """Activation of every hidden layer.
+
+        Raises:
+            HandoffError: their number is not that of the hidden layers.
+        """
+        hidden = len(self.layers) - 2
+        if isinstance(self.activation, str):
+            return (self.activation,) * hidden
+        if len(self.activation) != hidden:
+            raise HandoffError(
+                f"card: {len(self.activation)} activations for {hidden} hidden layers, expected one "
+                "for each."
+            )
+        return self.activation
 
 
 @config
@@ -132,6 +151,7 @@ def _mlp_shapes(name: str, mlp: MlpCard, inputs: int, outputs: int) -> dict[str,
         raise HandoffError(
             f"card: {name} has layers {widths}, expected {inputs} entries in and {outputs} out."
         )
+    mlp.activations()
     shapes: dict[str, tuple[int, ...]] = {}
     for i in range(len(widths) - 1):
         shapes |= {

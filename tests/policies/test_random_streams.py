@@ -53,6 +53,8 @@ def test_the_streams_of_the_learners_are_those_of_every_earlier_result() -> None
         "OFFLINE_REPLAY": 3,
         "FAST_TD3_UPDATE": 3,
         "CLONING": 5,
+        "MRQ_UPDATE": 6,
+        "MRQ_ENCODER": 7,
     }
     assert values(ChunkSelectionStream) == {
         "ROLLOUT": 0,

@@ -1,5 +1,5 @@
 """Stage `reinforce`: trains a policy by RL from scratch in simulated environments, on vectors and
-pictures, with SAC, RLPD, FastTD3, PQL, PPO or PPO-Lagrangian."""
+pictures, with SAC, RLPD, FastTD3, PQL, MR.Q, PPO or PPO-Lagrangian."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Options of RL from scratch. Imports no torch.
 
 Every default names its source: [C] is the released code of the method, [P] its paper, [Q] PQL
-(arXiv 2307.12983). Those of FastTD3 and PQL are for thousands of environments on a GPU;
-`configs/reach_fast_td3.yaml` has sizes for a laptop.
+(arXiv 2307.12983). Those of FastTD3 and PQL are for thousands of environments on a GPU, those of
+MR.Q for one environment and a GPU; `configs/reach_fast_td3.yaml` and, of MR.Q,
+`docs/guides/reinforcement.md` have sizes for a laptop.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pydantic import Discriminator, Field
 
 from policies.networks.config import PictureFeaturesConfig
 from policies.rl.collection.reward_shaping import RewardShaping
+from policies.rl.mrq.config import MrqConfig
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import GaussianExplorationConfig, GsdeConfig, SacOptions
 from policies.rl.off_policy.fast_td3_config import FastTd3Config, PqlConfig
@@ -93,6 +95,29 @@ class PqlAlgorithm(ReplayOptions):
     """Collections before the first update."""
     random_collections: Annotated[int, Field(ge=0)] = 32
     """Collections at the start with uniform random actions."""
+
+
+@config
+class MrqAlgorithm(ReplayOptions):
+    """MR.Q (arXiv 2501.16142): TD3 on embeddings that predict embeddings, rewards and
+    terminations; the defaults are those of the released code, for `num_envs` = 128 where they
+    count collections."""
+
+    kind: Literal["mrq"] = "mrq"
+    learner: MrqConfig = field(default_factory=MrqConfig)
+    """Networks and updates."""
+    capacity: Count = 8000
+    """Replay capacity per environment [steps]; 1,000,000 steps in total [C]. Two prioritised
+    samples are drawn per update, each in a time proportional to all stored steps."""
+    n_step: Count = 3
+    """Steps of the n-step return, fewer where an episode ends [C]."""
+    learning_starts: Annotated[int, Field(ge=0)] = 80
+    """Collections before the first update; 10,000 steps in total [C]."""
+    random_collections: Annotated[int, Field(ge=0)] = 80
+    """Collections at the start with uniform random actions; 10,000 steps in total [C]."""
+    updates_per_step: Annotated[float, Field(gt=0.0)] = 1.0
+    """Updates of values and policy per step of one environment [C], beside which the encoders get
+    as many. Fractions accumulate exactly."""
 
 
 @config
@@ -231,6 +256,7 @@ FromScratchAlgorithm = Annotated[
     | RlpdAlgorithm
     | FastTd3Algorithm
     | PqlAlgorithm
+    | MrqAlgorithm
     | PpoAlgorithm
     | PpoLagrangianAlgorithm,
     Discriminator("kind"),

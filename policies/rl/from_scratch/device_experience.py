@@ -81,6 +81,14 @@ class DeviceExperience:
         self.learner.check()
         self._env.statistics.flush()
 
+    def state_dict(self) -> dict[str, Any]:
+        """State of the learner."""
+        return self.learner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a `state_dict`."""
+        self.learner.load_state_dict(state)
+
     def learn(
         self,
         steps: int,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from policies.rl.collection.state_env import StateEnv
-from policies.rl.from_scratch.learners import ReplayAlgorithm, make_learner
+from policies.rl.from_scratch.learners import MinibatchAlgorithm, make_learner
 from policies.rl.off_policy.config import OnlineConfig
 from policies.rl.off_policy.online import Learner, MinibatchSampler, OnlineProgress, learn_online
 from policies.rl.replay.buffer import Replay
@@ -34,7 +34,7 @@ class HostExperience:
 
     def __init__(
         self,
-        algorithm: ReplayAlgorithm,
+        algorithm: MinibatchAlgorithm,
         env: StateEnv,
         online: OnlineConfig,
         replay: ReplayConfig,
@@ -58,6 +58,14 @@ class HostExperience:
 
     def look(self) -> None:
         """Does nothing: every step is checked and counted as it is made."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the learner."""
+        return self.learner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a `state_dict`."""
+        self.learner.load_state_dict(state)
 
     def learn(
         self,
@@ -86,7 +94,9 @@ class HostExperience:
         return env.step(actor.act(obs_NO, rng))
 
 
-def _demo_replay(algorithm: ReplayAlgorithm, demos: Sequence[Steps], sizes: Sizes) -> Replay | None:
+def _demo_replay(
+    algorithm: MinibatchAlgorithm, demos: Sequence[Steps], sizes: Sizes
+) -> Replay | None:
     if not demos:
         return None
     rows = sum(steps.rows for steps in demos)

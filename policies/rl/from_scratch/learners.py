@@ -10,61 +10,28 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from policies.normalize import MomentStatistics
-from policies.rl.actor_export import fast_td3_actor, gsde_actor, sac_actor
+from policies.rl.actor_export import fast_td3_actor, gsde_actor, mrq_actor, sac_actor
 from policies.rl.from_scratch.config import (
     FastTd3Algorithm,
+    MrqAlgorithm,
     PqlAlgorithm,
     RlpdAlgorithm,
     SacAlgorithm,
 )
-from policies.rl.networks.ensemble import Features
+from policies.rl.mrq.learner import Mrq
+from policies.rl.networks.running_normaliser import RunningNormaliser
 from policies.rl.off_policy.config import GsdeConfig, SacConfig, SacOptions
-from policies.rl.off_policy.fast_td3 import NORMALISER_FLOOR, FastTd3, FastTd3Updates
+from policies.rl.off_policy.fast_td3 import FastTd3, FastTd3Updates
 from policies.rl.off_policy.gsde import GsdeSac
 from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.transitions import Sizes, Transitions
 from robots.wire.actor_card import ActorCard
 
-ReplayAlgorithm = SacAlgorithm | RlpdAlgorithm | FastTd3Algorithm | PqlAlgorithm
+MinibatchAlgorithm = SacAlgorithm | RlpdAlgorithm | FastTd3Algorithm | PqlAlgorithm
+"""Algorithms that learn from uniform minibatches of a replay buffer."""
+ReplayAlgorithm = MinibatchAlgorithm | MrqAlgorithm
 """Algorithms that learn from a replay buffer."""
-
-
-class RunningNormaliser:
-    """Running mean and standard deviation of observations, written into the features of a
-    network.
-
-    Args:
-        features: features whose normalisation is set.
-    """
-
-    def __init__(self, features: Features) -> None:
-        self._features = features
-        self._statistics = MomentStatistics(tuple(features.centre.shape))
-
-    def update(self, vector_NO: np.ndarray) -> None:
-        """Adds observations (N, O) in physical units."""
-        self._statistics.update(vector_NO)
-        self._features.centre.copy_(torch.from_numpy(self._statistics.mean))
-        deviation = self._statistics.deviation + NORMALISER_FLOOR
-        self._features.half_range.copy_(torch.from_numpy(deviation))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Complete state."""
-        statistics = self._statistics
-        moments = {
-            name: torch.from_numpy(np.array(getattr(statistics, name)))
-            for name in ("mean", "squares")
-        }
-        return {"count": statistics.count, **moments}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores a `state_dict`; the features are restored with their network."""
-        self._statistics.count = state["count"]
-        self._statistics.mean = state["mean"].numpy().copy()
-        self._statistics.squares = state["squares"].numpy().copy()
 
 
 class StateSac:
@@ -111,7 +78,7 @@ class StateSac:
 
 
 def make_learner(
-    algorithm: ReplayAlgorithm, sizes: Sizes, num_envs: int, seed: int
+    algorithm: MinibatchAlgorithm, sizes: Sizes, num_envs: int, seed: int
 ) -> FastTd3 | StateSac:
     """New learner.
 
@@ -135,9 +102,11 @@ def make_learner(
 
 
 def exported_actor(
-    learner: FastTd3Updates | StateSac,
+    learner: FastTd3Updates | StateSac | Mrq,
 ) -> tuple[ActorCard, dict[str, np.ndarray]]:
     """Card and arrays of the deterministic policy."""
+    if isinstance(learner, Mrq):
+        return mrq_actor(learner)
     if isinstance(learner, FastTd3Updates):
         return fast_td3_actor(learner)
     sac = learner.sac

@@ -1,4 +1,4 @@
-"""Trains a policy from a replay buffer: SAC, RLPD, FastTD3 and PQL.
+"""Trains a policy from a replay buffer: SAC, RLPD, FastTD3, PQL and MR.Q.
 
 Environments and learner alternate (`policies.rl.off_policy.online`), so the ratio of updates to
 steps is exact; PQL's three processes maintain it by waiting. The complete state is saved every few
@@ -15,11 +15,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from policies.rl.collection.state_env import StateEnv
-from policies.rl.from_scratch.config import FastTd3Algorithm, PqlAlgorithm, RlpdAlgorithm
+from policies.rl.from_scratch.config import (
+    FastTd3Algorithm,
+    MrqAlgorithm,
+    PqlAlgorithm,
+    RlpdAlgorithm,
+)
 from policies.rl.from_scratch.device_env import DeviceStateEnv
 from policies.rl.from_scratch.device_experience import DeviceExperience
 from policies.rl.from_scratch.host_experience import HostExperience
 from policies.rl.from_scratch.learners import ReplayAlgorithm, exported_actor
+from policies.rl.from_scratch.mrq_experience import MrqExperience
 from policies.rl.from_scratch.replay_files import REPLAY_FOLDER, ReplayFiles
 from policies.rl.from_scratch.run import SavedActor, ScratchRun, checked_figures, episode_figures
 from policies.rl.off_policy.config import OnlineConfig
@@ -59,7 +65,7 @@ class ReplayRun:
             shutil.rmtree(self.run.out / REPLAY_FOLDER, ignore_errors=True)
             self._experience.begin()
             return
-        self.learner.load_state_dict(state["learner"])
+        self._experience.load_state_dict(state["learner"])
         self._replay_files.load(self._experience.replay, state["parts"])
         self.run.load_state_dict(state)
         self._experience.resume()
@@ -122,7 +128,7 @@ class ReplayRun:
     def _save(self) -> None:
         parts = self._replay_files.save(self._experience.replay)
         state = {
-            "learner": self.learner.state_dict(),
+            "learner": self._experience.state_dict(),
             "parts": parts,
             "done": list(self.done),
             **self.run.state_dict(),
@@ -133,12 +139,15 @@ class ReplayRun:
 
 def _experience(
     algorithm: ReplayAlgorithm, env: StateEnv | DeviceStateEnv, seed: int, demos: Sequence[Steps]
-) -> HostExperience | DeviceExperience:
+) -> HostExperience | DeviceExperience | MrqExperience:
     n = env.num_envs
     online = _online(algorithm, n)
     replay = ReplayConfig(
         capacity=algorithm.capacity * n, discount=algorithm.discount, n_step=algorithm.n_step
     )
+    if isinstance(algorithm, MrqAlgorithm):
+        assert isinstance(env, StateEnv)
+        return MrqExperience(algorithm, env, online, replay, seed)
     if isinstance(env, StateEnv):
         return HostExperience(algorithm, env, online, replay, seed, demos)
     assert isinstance(algorithm, FastTd3Algorithm | PqlAlgorithm)
@@ -147,15 +156,18 @@ def _experience(
 
 def _online(algorithm: ReplayAlgorithm, num_envs: int) -> OnlineConfig:
     """Ratio of updates to steps, per step of one environment."""
-    distributional = isinstance(algorithm, FastTd3Algorithm | PqlAlgorithm)
-    per_collection = (
-        algorithm.critic_per_collection if distributional else algorithm.updates_per_collection
-    )
+    match algorithm:
+        case FastTd3Algorithm() | PqlAlgorithm():
+            per_step = algorithm.critic_per_collection / num_envs
+        case MrqAlgorithm():
+            per_step = algorithm.updates_per_step
+        case _:
+            per_step = algorithm.updates_per_collection / num_envs
     with_demos = isinstance(algorithm, RlpdAlgorithm)
     return OnlineConfig(
         batch_size=algorithm.batch_size,
         demo_share=algorithm.demo_share if with_demos else 0.0,
         minibatches=algorithm.minibatches if with_demos else 1,
-        updates_per_step=per_collection / num_envs,
+        updates_per_step=per_step,
         training_starts=algorithm.learning_starts * num_envs,
     )

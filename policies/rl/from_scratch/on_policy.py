@@ -20,9 +20,9 @@ from policies.rl.collection.state_env import StateEnv
 from policies.rl.from_scratch.actor_critic import StateActorCritic
 from policies.rl.from_scratch.config import PpoAlgorithm, PpoLagrangianAlgorithm, PpoOptions
 from policies.rl.from_scratch.device_env import DeviceStateEnv
-from policies.rl.from_scratch.learners import RunningNormaliser
 from policies.rl.from_scratch.rollout_env import StateRolloutEnv
 from policies.rl.from_scratch.run import SavedActor, ScratchRun, checked_figures, episode_figures
+from policies.rl.networks.running_normaliser import RunningNormaliser
 from policies.rl.on_policy.config import CostConstraint, OnPolicyConfig, PpoConfig
 from policies.rl.on_policy.ppo import OnPolicyLearner, UpdateStatistics
 from policies.rl.on_policy.rollout import Rollout

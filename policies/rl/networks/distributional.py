@@ -1,4 +1,5 @@
-"""Represents values as categorical distributions over fixed atoms, with the projection of C51.
+"""Represents values and rewards as categorical distributions over fixed atoms: the projection of
+C51, and two-hot encodings.
 
 Shape suffixes: B batch (any leading dimensions for the plain functions), K atoms.
 """
@@ -65,3 +66,37 @@ def mean_value(probability: Tensor, atoms_K: Tensor) -> Tensor:
 def cross_entropy(logit: Tensor, target: Tensor) -> Tensor:
     """(...) cross-entropies of (..., K) logits to target distributions [nat]."""
     return -(target * torch.log_softmax(logit, dim=-1)).sum(dim=-1)
+
+
+def symexp_atoms(low: float, high: float, count: int) -> Tensor:
+    """(K,) float32 atoms that are evenly spaced in symlog(x) = sign(x) log(1 + |x|) and therefore
+    dense at 0 (DreamerV3, arXiv 2301.04104).
+
+    Args:
+        low: symlog of the lowest atom.
+        high: symlog of the highest atom.
+        count: number of atoms K.
+
+    Raises:
+        HandoffError: see `even_atoms`.
+    """
+    symlog_K = even_atoms(low, high, count)
+    return symlog_K.sign() * torch.expm1(symlog_K.abs())
+
+
+def two_hot(value: Tensor, atoms_K: Tensor) -> Tensor:
+    """(..., K) distributions on the two atoms around each value (...), whose mean is the value;
+    values outside the range go to the outermost atom.
+
+    Args:
+        value: numbers of any shape.
+        atoms_K: ascending atoms, whatever their spacing.
+    """
+    count = len(atoms_K)
+    bounded = value.clamp(atoms_K[0], atoms_K[-1])
+    upper = torch.searchsorted(atoms_K, bounded.contiguous(), right=True).clamp(1, count - 1)
+    lower = upper - 1
+    fraction = (bounded - atoms_K[lower]) / (atoms_K[upper] - atoms_K[lower])
+    encoded = torch.zeros(*value.shape, count, dtype=atoms_K.dtype, device=value.device)
+    encoded.scatter_(-1, lower[..., None], (1.0 - fraction)[..., None])
+    return encoded.scatter_(-1, upper[..., None], fraction[..., None])

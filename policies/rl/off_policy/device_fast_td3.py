@@ -18,8 +18,9 @@ from torch import Tensor
 
 from policies.normalize import DeviceMoments
 from policies.rl.networks.learner_state import learner_state, load_learner_state
+from policies.rl.networks.running_normaliser import NORMALISER_FLOOR
 from policies.rl.off_policy.exploration_noise import DeviceNoise
-from policies.rl.off_policy.fast_td3 import NORMALISER_FLOOR, FastTd3Updates
+from policies.rl.off_policy.fast_td3 import FastTd3Updates
 from policies.rl.off_policy.fast_td3_config import FastTd3Config
 from policies.rl.replay.transitions import Sizes
 

@@ -32,6 +32,7 @@ from policies.rl.networks.adam import Optimizer
 from policies.rl.networks.distributional import cross_entropy, even_atoms, mean_value, project
 from policies.rl.networks.ensemble import EnsembleMlp, Features, move_towards
 from policies.rl.networks.learner_state import learner_state, load_learner_state
+from policies.rl.networks.running_normaliser import NORMALISER_FLOOR
 from policies.rl.off_policy.exploration_noise import PerEnvNoise
 from policies.rl.off_policy.fast_td3_config import FastTd3Config
 from policies.rl.replay.transitions import Sizes, Transitions
@@ -39,8 +40,6 @@ from robots.errors import HandoffError
 
 CRITICS = 2
 """Critics in the ensemble."""
-NORMALISER_FLOOR = 1e-2
-"""Constant added to the standard deviation of each observation entry [C]."""
 
 
 class FastTd3Networks(nn.Module):

@@ -134,10 +134,16 @@ class Replay:
     def sample(
         self, size: int, rng: np.random.Generator, probability: np.ndarray | None = None
     ) -> Transitions:
-        """Samples transitions with replacement among the complete ones.
+        """Samples transitions with replacement among the complete ones; see `sampled_slots`."""
+        return self.transitions(self.sampled_slots(size, rng, probability))
+
+    def sampled_slots(
+        self, size: int, rng: np.random.Generator, probability: np.ndarray | None = None
+    ) -> np.ndarray:
+        """(B,) slots, sampled with replacement among those with complete transitions.
 
         Args:
-            size: number of transitions B.
+            size: number of slots B.
             rng: random number generator.
             probability: unnormalised probability of each slot, `(len(self),)`; None is uniform.
 
@@ -152,7 +158,7 @@ class Replay:
                 f"chunk of {self.config.horizon} actions (horizon) complete?"
             )
         if probability is None:
-            return self.transitions(slots[rng.integers(len(slots), size=size)])
+            return slots[rng.integers(len(slots), size=size)]
         if len(probability) != len(self):
             raise HandoffError(
                 f"replay: {len(probability)} probabilities for {len(self)} steps. Were steps added after they were "
@@ -165,7 +171,7 @@ class Replay:
             )
         # Rounding may select the end of the sums, after which only slots of probability 0 follow.
         index = np.searchsorted(sums, rng.random(size) * sums[-1], side="right")
-        return self.transitions(slots[np.minimum(index, np.searchsorted(sums, sums[-1]))])
+        return slots[np.minimum(index, np.searchsorted(sums, sums[-1]))]
 
     def drawable(self) -> np.ndarray:
         """Slots in ascending order whose transition or chunk is complete and whose images are still

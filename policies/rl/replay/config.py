@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from robots.config import Count, Finite, Share, config
+from robots.config import Count, Finite, NonNegative, Positive, Share, config
 
 
 @config
@@ -29,3 +29,15 @@ class ReplayConfig:
     """Constant reward per step that `mc_return` assumes after a truncation, without end. The
     released Cal-QL does so with AntMaze's negative reward, so that never reaching the goal has the
     return r / (1 - g) [C]."""
+
+
+@config
+class LapConfig:
+    """Prioritised sampling by loss-adjusted priorities (LAP; Fujimoto et al., arXiv 2007.06049),
+    for a Huber loss."""
+
+    exponent: NonNegative = 0.4
+    """Exponent alpha of a priority; 0 samples uniformly. .4 in MR.Q [C]."""
+    floor: Positive = 1.0
+    """Smallest temporal-difference error of a priority, which is where the Huber loss becomes
+    linear; 1 in MR.Q [C]."""

@@ -243,6 +243,7 @@ stages:
           learner: {critic: {hidden: [8]}, actor: {hidden: [8]}}
         fast_td3: {<<: *sac, kind: fast_td3}
         pql: {<<: *sac, kind: pql}
+        mrq: {<<: *sac, kind: mrq, learner: {target_every: 2, policy_units: 8}}
     with: &seeing
       fields: [q, grasp_pose]
       image_fields: [image_front]
@@ -412,6 +413,7 @@ NAMES = [
     "reinforced@algorithm=sac",
     "reinforced@algorithm=fast_td3",
     "reinforced@algorithm=pql",
+    "reinforced@algorithm=mrq",
     "rlpd",
     "limited",
     "offline@algorithm=iql",

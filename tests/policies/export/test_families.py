@@ -36,7 +36,9 @@ from policies.policy_config import (
     TokenVlaConfig,
     VlaConfig,
 )
-from policies.rl.actor_export import fast_td3_actor, gsde_actor, sac_actor
+from policies.rl.actor_export import fast_td3_actor, gsde_actor, mrq_actor, sac_actor
+from policies.rl.mrq.config import MrqConfig, MrqEncoderConfig
+from policies.rl.mrq.learner import Mrq
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import GripperConfig, GsdeConfig, SacConfig
 from policies.rl.off_policy.fast_td3 import FastTd3
@@ -104,6 +106,7 @@ FAMILIES: dict[str, PolicyConfig] = {
 }
 MLP = MlpSizes(hidden=(8, 8))
 SIZES = Sizes(observation=5, action=3)
+SMALL_ENCODER = MrqEncoderConfig(state_size=8, action_size=4, pair_size=8, units=8)
 ACTORS: dict[str, Callable[[], tuple]] = {
     "sac": lambda: sac_actor(Sac(SacConfig(critic=MLP, actor=MLP), SIZES, seed=0)),
     "sac_gripper": lambda: sac_actor(
@@ -115,6 +118,7 @@ ACTORS: dict[str, Callable[[], tuple]] = {
     "fast_td3": lambda: fast_td3_actor(
         FastTd3(FastTd3Config(critic=MLP, actor=MLP), SIZES, num_envs=1)
     ),
+    "mrq": lambda: mrq_actor(Mrq(MrqConfig(encoder=SMALL_ENCODER, policy_units=8), SIZES, 1)),
     "iql": lambda: in_sample_actor(Iql(IqlConfig(critic=MLP, actor=MLP), SIZES, 0)),
 }
 

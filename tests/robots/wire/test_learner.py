@@ -215,3 +215,22 @@ def test_critics_come_with_the_actor_and_must_fit_their_card() -> None:
     wrong = replace(card, critics=CriticsCard(members=3, network=other))
     with pytest.raises(HandoffError, match=r"critic has layers .* expected 5 entries in and 1 out"):
         array_shapes(wrong)
+
+
+def test_hidden_layers_have_one_activation_or_one_each() -> None:
+    same = MlpCard(layers=(3, 4, 5, 1), activation="relu", layer_norm=False)
+    each = replace(same, activation=("elu", "tanh"))
+    assert same.activations() == ("relu", "relu")
+    assert each.activations() == ("elu", "tanh")
+    plain = parameters()
+    wrong = replace(plain.card, actor=replace(plain.card.actor, activation=("elu",) * 7))
+    with pytest.raises(HandoffError, match=r"7 activations for 1 hidden layers, expected one"):
+        array_shapes(wrong)
+
+
+def test_activations_of_each_layer_survive_the_wire() -> None:
+    plain = parameters()
+    card = replace(plain.card, actor=replace(plain.card.actor, activation=("elu",)))
+    message = decode(encode(Parameters(7, card, plain.arrays)))
+    assert isinstance(message, Parameters)
+    assert message.card.actor.activations() == ("elu",)

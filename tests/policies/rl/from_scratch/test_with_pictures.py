@@ -23,6 +23,7 @@ from policies.rl.collection.state_env import StateEnv
 from policies.rl.from_scratch.config import (
     FastTd3Algorithm,
     FromScratchConfig,
+    MrqAlgorithm,
     PpoAlgorithm,
     PqlAlgorithm,
     ReplayOptions,
@@ -60,6 +61,7 @@ OFF_POLICY: dict[str, ReplayOptions] = {
     "rlpd": RLPD,
     "fast_td3": FastTd3Algorithm(**SHORT),
     "pql": PqlAlgorithm(**SHORT),
+    "mrq": MrqAlgorithm(**SHORT),
 }
 CONFIG = FromScratchConfig(
     algorithm=PPO, fields=("twice",), image_fields=("front",), image_features=FEATURES, first_seed=0

@@ -17,8 +17,9 @@ from policies.policy_config import LearnedActorConfig
 from policies.rl.actor_export import fast_td3_actor
 from policies.rl.networks.config import MlpSizes
 from policies.rl.networks.distributional import even_atoms, mean_value, project
+from policies.rl.networks.running_normaliser import NORMALISER_FLOOR
 from policies.rl.off_policy.config import OnlineConfig
-from policies.rl.off_policy.fast_td3 import NORMALISER_FLOOR, FastTd3, lower_mean
+from policies.rl.off_policy.fast_td3 import FastTd3, lower_mean
 from policies.rl.off_policy.fast_td3_config import FastTd3Config, PerEnvNoiseConfig
 from policies.rl.off_policy.online import MinibatchSampler, OnlineProgress, learn_online
 from policies.rl.replay.buffer import Replay
