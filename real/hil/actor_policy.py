@@ -24,8 +24,8 @@ class Evaluation(NamedTuple):
 
 
 class ActorPolicy:
-    """A Gaussian actor, bounded by tanh or by a clip, and, for a gripper with commands, its critic; equal to
-    `policies.rl.off_policy.sac.Sac.act`.
+    """A Gaussian actor, bounded by tanh or by a clip, and, for a gripper with commands, its critic;
+    equal to `policies.rl.off_policy.sac.Sac.act` or `policies.rl.streaming.stream_ac.StreamAc.act`.
 
     Args:
         parameters: parameters from the learner, already checked.

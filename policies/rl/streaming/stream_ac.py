@@ -12,6 +12,7 @@ Shape suffixes: N observations, O observation, A action, U outputs of the actor 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,9 +64,9 @@ class StreamAc:
     def __init__(self, options: StreamAcOptions, sizes: Sizes, seed: int) -> None:
         self.options = options
         self.sizes = sizes
-        inputs, hidden, sparsity = sizes.observation, options.hidden, options.sparsity
-        self.actor = TracedMlp(inputs, hidden, 2 * sizes.action, sparsity, sequence_seed(seed, 0))
-        self.critic = TracedMlp(inputs, hidden, 1, sparsity, sequence_seed(seed, 1))
+        network = partial(TracedMlp, sizes.observation, options.hidden, sparsity=options.sparsity)
+        self.actor = network(2 * sizes.action, seed=sequence_seed(seed, 0))
+        self.critic = network(1, seed=sequence_seed(seed, 1))
         self.actor_optimizer = ObGd(self.actor, options.learning_rate, options.actor_kappa)
         self.critic_optimizer = ObGd(self.critic, options.learning_rate, options.critic_kappa)
         self.normaliser = ObservationNormaliser(sizes.observation)
