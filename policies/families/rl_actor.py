@@ -4,8 +4,8 @@ and exported like any other policy.
 Pictures are features of a frozen network, which the policy computes itself: it takes pictures, not
 features, also when it is exported.
 
-It predicts one deterministic action: tanh of the mean, and with a separate gripper critic the
-command of highest value, written as the environment's action entry
+It predicts one deterministic action: the mean brought into [-1, 1] by tanh or by a clip, and with a
+separate gripper critic the command of highest value, written as the environment's action entry
 (`robots.control.gripper_commands`). The noise is ignored. Normalisation is that of the learner, so
 the normaliser of observations stays the identity, and that of actions has the bounds of the
 environment's actions.
@@ -100,7 +100,8 @@ class LearnedActor(ChunkPolicy):
         if self.trunk is not None:
             features_BF = self._encoded(features_BF, obs.sensors)
         continuous = self.card.action - (self.hand is not None)
-        action_BA = torch.tanh(self.actor(features_BF)[:, :continuous])
+        mean_BA = self.actor(features_BF)[:, :continuous]
+        action_BA = torch.tanh(mean_BA) if self.card.bound == "tanh" else mean_BA.clamp(-1.0, 1.0)
         if self.hand is not None:
             command_B = self.hand(features_BF).argmax(dim=1) - 1
             target_B = vector_BO[:, self.target_entry]

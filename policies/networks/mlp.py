@@ -22,6 +22,7 @@ _ACTIVATIONS: dict[Activation, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
     "elu": nn.ELU,
+    "leaky_relu": nn.LeakyReLU,
 }
 
 

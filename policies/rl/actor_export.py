@@ -18,6 +18,8 @@ from policies.rl.off_policy.gsde import GsdeSac
 from policies.rl.off_policy.sac import Sac
 from policies.rl.off_policy.tanh_gaussian import TanhGaussian
 from policies.rl.replay.transitions import Sizes
+from policies.rl.streaming.running_scales import sample_deviation
+from policies.rl.streaming.stream_ac import StreamAc
 from robots.errors import HandoffError
 from robots.wire.actor_card import ActorCard, CriticsCard, MapCard, MlpCard
 
@@ -198,6 +200,37 @@ def gsde_actor(learner: Any) -> tuple[ActorCard, dict[str, np.ndarray]]:
     return network_actor(
         learner.networks.features, learner.actor.network, learner.sizes, math.log(MIN_STD)
     )
+
+
+def stream_actor(learner: StreamAc) -> tuple[ActorCard, dict[str, np.ndarray]]:
+    """Card and arrays of the clipped mean of a stream AC(lambda) actor. Sampling from it in NumPy
+    adds almost no noise, because a card has no standard deviation of its form."""
+    sizes, network = learner.sizes, learner.actor
+    statistics = learner.normaliser.statistics
+    arrays = {
+        "centre": np.array(statistics.mean, np.float32),
+        "half_range": sample_deviation(statistics).astype(np.float32),
+    }
+    widths = (*network.widths[:-1], sizes.action)
+    for layer, size in enumerate(widths[1:]):
+        # The output layer has the standard deviation after the mean.
+        arrays[f"actor.{layer}.weight"] = _array(network.weights[layer][:size].t())
+        arrays[f"actor.{layer}.bias"] = _array(network.biases[layer][:size])
+    for layer, size in enumerate(network.widths[1:-1]):
+        # The learner's LayerNorm has no parameters.
+        arrays[f"actor.{layer}.gain"] = np.ones(size, np.float32)
+        arrays[f"actor.{layer}.shift"] = np.zeros(size, np.float32)
+    log_std = math.log(MIN_STD)
+    card = ActorCard(
+        observation=sizes.observation,
+        action=sizes.action,
+        actor=MlpCard(layers=widths, activation="leaky_relu", layer_norm=True),
+        log_std_min=log_std,
+        log_std_max=log_std,
+        fixed_log_std=log_std,
+        bound="clip",
+    )
+    return card, arrays
 
 
 def _card(network: EnsembleMlp) -> MlpCard:

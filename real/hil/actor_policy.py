@@ -24,8 +24,8 @@ class Evaluation(NamedTuple):
 
 
 class ActorPolicy:
-    """A tanh-Gaussian actor and, for a gripper with commands, its critic; equal to
-    `policies.rl.off_policy.sac.Sac.act`.
+    """A Gaussian actor, bounded by tanh or by a clip, and, for a gripper with commands, its critic;
+    equal to `policies.rl.off_policy.sac.Sac.act` or `policies.rl.streaming.stream_ac.StreamAc.act`.
 
     Args:
         parameters: parameters from the learner, already checked.
@@ -59,7 +59,7 @@ class ActorPolicy:
             else:
                 log_std = np.full_like(mean_NA, card.fixed_log_std)
             mean_NA = mean_NA + np.exp(log_std) * noise
-        action = np.tanh(mean_NA)
+        action = np.tanh(mean_NA) if card.bound == "tanh" else np.clip(mean_NA, -1.0, 1.0)
         if card.hand is not None:
             command = _forward(features, card.hand, self._arrays, "hand").argmax(axis=1) - 1
             action = np.concatenate([action, command[:, None].astype(np.float32)], axis=1)
@@ -160,4 +160,5 @@ _ACTIVATIONS: dict[Activation, Callable[[np.ndarray], np.ndarray]] = {
     "tanh": np.tanh,
     "relu": lambda hidden: np.maximum(hidden, 0.0),
     "elu": _elu,
+    "leaky_relu": lambda hidden: np.maximum(hidden, np.float32(0.01) * hidden),
 }

@@ -7,8 +7,8 @@ from typing import Literal
 from robots.config import Count, Finite, Index, Whole, config
 from robots.errors import HandoffError
 
-Activation = Literal["tanh", "relu", "elu"]
-"""Name of an activation function."""
+Activation = Literal["tanh", "relu", "elu", "leaky_relu"]
+"""Name of an activation function; `leaky_relu` has a slope of 0.01 below 0."""
 
 
 @config
@@ -74,8 +74,9 @@ class CriticsCard:
 class ActorCard:
     """Architecture of a published policy, sufficient to run it without torch.
 
-    The continuous entries are a tanh-Gaussian. If there is a gripper critic (`hand`), the last
-    entry of an action is the command with the highest value: -1 close, 0 hold or 1 open.
+    The continuous entries are a Gaussian that is brought into [-1, 1]. If there is a gripper critic
+    (`hand`), the last entry of an action is the command with the highest value: -1 close, 0 hold or
+    1 open.
     """
 
     observation: Whole
@@ -97,6 +98,8 @@ class ActorCard:
     """Upper bound of the log standard deviation."""
     fixed_log_std: Finite | None = None
     """Log standard deviation that does not depend on the observation; None takes the network's."""
+    bound: Literal["tanh", "clip"] = "tanh"
+    """Function that brings the samples of the Gaussian, or its mean, into [-1, 1]."""
     maps: tuple[MapCard, ...] = ()
     """Cameras whose feature maps, of a frozen trunk, the networks read before the vector."""
     vector_width: Whole = 0

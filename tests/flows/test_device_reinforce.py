@@ -183,11 +183,15 @@ def test_fast_td3_stores_the_steps_of_its_environments_and_reads_none(
     [
         ("ppo_lagrangian", "not ppo_lagrangian: such environments report no cost"),
         ("sac", "ppo, fast_td3 and pql, not sac: it acts on the host, where its replay buffer is"),
+        ("stream_ac", "not stream_ac: it learns on the host, from one environment"),
     ],
 )
 def test_other_algorithms_are_refused_before_anything_runs(algorithm: str, message: str) -> None:
     with pytest.raises(HandoffError, match=message):
-        declared("reach_fast_td3", (RESIDENT, f"teacher.algorithm={{kind: {algorithm}}}"))
+        declared(
+            "reach_fast_td3",
+            (RESIDENT, "teacher.num_envs=1", f"teacher.algorithm={{kind: {algorithm}}}"),
+        )
 
 
 @pytest.mark.parametrize("kind", ["fast_td3", "pql"])

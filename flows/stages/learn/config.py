@@ -59,7 +59,8 @@ class ReinforcePolicyConfig(FromScratchConfig):
     protocol: Protocol = field(default_factory=push_t_published)
     """Protocol that defines environments and time limit; its seeds are used for evaluation only."""
     num_envs: Count = 128
-    """Number of parallel environments; 128 in FastTD3's code for HumanoidBench, 4,096 in PQL's."""
+    """Number of parallel environments; 128 in FastTD3's code for HumanoidBench, 4,096 in PQL's. The
+    algorithm stream_ac takes 1 and refuses more."""
 
 
 @config

@@ -1,5 +1,6 @@
 """Stage `reinforce`: trains a policy by RL from scratch in simulated environments, on vectors and
-pictures, with SAC, RLPD, FastTD3, PQL, MR.Q, PPO or PPO-Lagrangian."""
+pictures, with SAC, RLPD, FastTD3, PQL, MR.Q, PPO, PPO-Lagrangian or
+stream AC(lambda)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
 from flows.evaluation.families import check_family_source, with_members
 from flows.stages.learn.config import TRAINING_TELEMETRY, ReinforcePolicyConfig
 from policies.rl.from_scratch.config import PpoLagrangianAlgorithm
-from policies.rl.from_scratch.train import check_demonstrations, check_resident
+from policies.rl.from_scratch.train import (
+    check_demonstrations,
+    check_environments,
+    check_resident,
+)
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
@@ -25,13 +30,15 @@ WITH_CONTACT_COST = ("mujoco", "warp")
 
 def check(config: ReinforcePolicyConfig, sources: Mapping[str, Any]) -> None:
     """Refuses demonstrations that are missing or not read, environments that stay on a device with
-    an algorithm that does not, and a limit on a cost that the environments do not report."""
+    an algorithm that does not, several environments of an algorithm that learns in one, and a limit
+    on a cost that the environments do not report."""
     from sim.evaluation.evaluate import stays_on_device
 
     algorithm, protocol = config.algorithm, config.protocol
     check_dynamics_source(protocol, sources)
     check_family_source(protocol, sources)
     check_demonstrations(config, given="demos" in sources)
+    check_environments(config, config.num_envs)
     if stays_on_device(protocol):
         check_resident(config)
     without_cost = (

@@ -12,6 +12,7 @@ pictures.
 - `replay_files`: the steps of a replay buffer in files.
 - `demonstrations`: recorded episodes as steps of a replay buffer.
 - `on_policy`: runs on the policy's own rollouts: PPO and PPO-Lagrangian.
+- `streaming`: runs that learn from every step once: stream AC(lambda).
 - `actor_critic`: Gaussian actor and critics on observation vectors.
 - `rollout_env`: the environments as on-policy collection sees them.
 - `device_env`: the same with tensors that stay on a device.

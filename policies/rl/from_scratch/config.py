@@ -19,6 +19,7 @@ from policies.rl.mrq.config import MrqConfig
 from policies.rl.networks.config import MlpSizes
 from policies.rl.off_policy.config import GaussianExplorationConfig, GsdeConfig, SacOptions
 from policies.rl.off_policy.fast_td3_config import FastTd3Config, PqlConfig
+from policies.rl.streaming.config import StreamAcOptions
 from policies.training.config import LoggingConfig
 from robots.config import (
     Count,
@@ -251,6 +252,18 @@ class PpoLagrangianAlgorithm(PpoOptions):
     al., arXiv 2007.03964)."""
 
 
+@config
+class StreamAcAlgorithm(StreamAcOptions):
+    """Stream AC(lambda) (Elsayed et al., arXiv 2410.14606): actor-critic with eligibility traces
+    that learns from every step of one environment once, without a replay buffer."""
+
+    kind: Literal["stream_ac"] = "stream_ac"
+    steps: Repetitions = 2_000_000
+    """Number of environment steps, each followed by an update [C]."""
+    save_every: Count = 10_000
+    """Steps between two checkpoints."""
+
+
 FromScratchAlgorithm = Annotated[
     SacAlgorithm
     | RlpdAlgorithm
@@ -258,7 +271,8 @@ FromScratchAlgorithm = Annotated[
     | PqlAlgorithm
     | MrqAlgorithm
     | PpoAlgorithm
-    | PpoLagrangianAlgorithm,
+    | PpoLagrangianAlgorithm
+    | StreamAcAlgorithm,
     Discriminator("kind"),
 ]
 """Algorithms of RL from scratch, discriminated by `kind`."""

@@ -13,6 +13,7 @@ from policies.rl.from_scratch.config import (
     PpoLagrangianAlgorithm,
     PqlAlgorithm,
     RlpdAlgorithm,
+    StreamAcAlgorithm,
 )
 from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from policies.rl.collection.device_episodes import DeviceEnv
     from policies.rl.from_scratch.off_policy import ReplayRun
     from policies.rl.from_scratch.on_policy import RolloutRun
+    from policies.rl.from_scratch.streaming import StreamRun
     from robots.wire.steps import Steps
 
 PICTURE = "reinforce.png"
@@ -62,7 +64,8 @@ def train_from_scratch(
     Raises:
         HandoffError: observation fields or actions are unsuitable, demonstrations are missing or
             not read, a cost is limited that the environments do not report, the environments stay
-            on a device and the algorithm does not, or values are not finite.
+            on a device and the algorithm does not, there are several and the algorithm learns in
+            one, or values are not finite.
     """
     from policies.training.loop import torch_threads
 
@@ -113,11 +116,13 @@ def check_resident(config: FromScratchConfig) -> None:
     """
     algorithm = config.algorithm
     if not isinstance(algorithm, DEVICE_ALGORITHMS):
-        why = (
-            "such environments report no cost"
-            if isinstance(algorithm, PpoLagrangianAlgorithm)
-            else "it acts on the host, where its replay buffer is"
-        )
+        match algorithm:
+            case PpoLagrangianAlgorithm():
+                why = "such environments report no cost"
+            case StreamAcAlgorithm():
+                why = "it learns on the host, from one environment"
+            case _:
+                why = "it acts on the host, where its replay buffer is"
         raise HandoffError(
             "reinforce: the protocol's option resident: true is for the algorithms ppo, fast_td3 and pql, not "
             f"{algorithm.kind}: {why}. Set resident: false, or use one of them."
@@ -129,9 +134,23 @@ def check_resident(config: FromScratchConfig) -> None:
         )
 
 
+def check_environments(config: FromScratchConfig, num_envs: int) -> None:
+    """Checks that there is one environment for an algorithm that learns from a single stream of
+    steps.
+
+    Raises:
+        HandoffError: there are several.
+    """
+    if isinstance(config.algorithm, StreamAcAlgorithm) and num_envs != 1:
+        raise HandoffError(
+            f"reinforce: num_envs is {num_envs}, but the algorithm {config.algorithm.kind} learns from one stream of "
+            "steps, whose traces belong to one episode at a time. Set num_envs: 1, or use another algorithm."
+        )
+
+
 def make_run(
     config: FromScratchConfig, env: VecEnv | DeviceEnv, out: Path, demos: Path | None
-) -> ReplayRun | RolloutRun:
+) -> ReplayRun | RolloutRun | StreamRun:
     """A run that has not begun, with its environments, which are closed if it cannot be made.
 
     Args:
@@ -177,11 +196,12 @@ def _make_device_run(
 
 def _make_host_run(
     config: FromScratchConfig, env: VecEnv, out: Path, demos: Path | None
-) -> ReplayRun | RolloutRun:
+) -> ReplayRun | RolloutRun | StreamRun:
     from policies.rl.collection.seeds import CountedSeeds
     from policies.rl.collection.state_env import StateEnv
     from policies.rl.from_scratch.run import ScratchRun
 
+    check_environments(config, env.num_envs)
     pictures = _picture_encoder(config, env)
     steps = [] if demos is None else _demonstrations(config, env, demos, pictures)
     seeds = CountedSeeds(config.first_seed)
@@ -192,6 +212,11 @@ def _make_host_run(
 
         run = ScratchRun(config, state_env, seeds, out, step="rollouts", pictures=pictures)
         return RolloutRun(algorithm, run)
+    if isinstance(algorithm, StreamAcAlgorithm):
+        from policies.rl.from_scratch.streaming import StreamRun
+
+        run = ScratchRun(config, state_env, seeds, out, step="steps", pictures=pictures)
+        return StreamRun(algorithm, run)
     from policies.rl.from_scratch.off_policy import ReplayRun
 
     rows = sum(one.rows for one in steps)

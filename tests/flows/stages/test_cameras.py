@@ -248,6 +248,12 @@ stages:
       fields: [q, grasp_pose]
       image_fields: [image_front]
       image_features: &features {stride: 16, cells: [2, 2]}
+  streamed:
+    uses: reinforce
+    with:
+      <<: *seeing
+      num_envs: 1
+      algorithm: {kind: stream_ac, steps: 5, hidden: [8]}
   rlpd:
     uses: reinforce
     inputs: {demos: labelled}
@@ -414,6 +420,7 @@ NAMES = [
     "reinforced@algorithm=fast_td3",
     "reinforced@algorithm=pql",
     "reinforced@algorithm=mrq",
+    "streamed",
     "rlpd",
     "limited",
     "offline@algorithm=iql",

@@ -106,6 +106,10 @@ def test_policies_without_demonstrations_are_evaluated_exported_and_gated(tmp_pa
             r"cost_limit is 10\.0, but the environments of the protocol 'reach' report no cost",
         ),
         (("teacher.algorithm={kind: rlpd}",), "rlpd needs demonstrations"),
+        (
+            ("teacher.algorithm={kind: stream_ac}",),
+            "num_envs is 64, but the algorithm stream_ac learns from one stream of steps",
+        ),
         (("teacher.algorithm.cost_limit=3",), "'teacher.algorithm.cost_limit' is not read by"),
         (("teacher.algorithm={knid: sac}",), r"unknown key 'teacher.algorithm.knid'"),
         (("teacher.algorithm.discount=1.5",), "less than or equal to 1"),

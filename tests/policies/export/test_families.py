@@ -36,7 +36,7 @@ from policies.policy_config import (
     TokenVlaConfig,
     VlaConfig,
 )
-from policies.rl.actor_export import fast_td3_actor, gsde_actor, mrq_actor, sac_actor
+from policies.rl.actor_export import fast_td3_actor, gsde_actor, mrq_actor, sac_actor, stream_actor
 from policies.rl.mrq.config import MrqConfig, MrqEncoderConfig
 from policies.rl.mrq.learner import Mrq
 from policies.rl.networks.config import MlpSizes
@@ -49,6 +49,8 @@ from policies.rl.offline.config import IqlConfig
 from policies.rl.offline.iql import Iql
 from policies.rl.offline.saved_learner import in_sample_actor
 from policies.rl.replay.transitions import Sizes
+from policies.rl.streaming.config import StreamAcOptions
+from policies.rl.streaming.stream_ac import StreamAc
 from real.deploy.onnx_policy import OnnxPolicy
 from robots.config import classes_of
 from robots.contract import GOLDEN_SENSORS, Precision
@@ -119,6 +121,7 @@ ACTORS: dict[str, Callable[[], tuple]] = {
         FastTd3(FastTd3Config(critic=MLP, actor=MLP), SIZES, num_envs=1)
     ),
     "mrq": lambda: mrq_actor(Mrq(MrqConfig(encoder=SMALL_ENCODER, policy_units=8), SIZES, 1)),
+    "stream_ac": lambda: stream_actor(StreamAc(StreamAcOptions(hidden=(8, 8)), SIZES, seed=0)),
     "iql": lambda: in_sample_actor(Iql(IqlConfig(critic=MLP, actor=MLP), SIZES, 0)),
 }
 

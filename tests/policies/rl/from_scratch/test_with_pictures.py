@@ -30,6 +30,7 @@ from policies.rl.from_scratch.config import (
     RlpdAlgorithm,
     RlpdLearnerConfig,
     SacAlgorithm,
+    StreamAcAlgorithm,
 )
 from policies.rl.from_scratch.train import train_from_scratch
 from policies.rl.networks.config import MlpSizes
@@ -52,6 +53,7 @@ SHORT: dict[str, Any] = {
 PPO = PpoAlgorithm(
     rollouts=4, rollout_steps=4, actor=LAYERS, critic=LAYERS, epochs=1, batch_size=8, save_every=1
 )
+STREAM_AC = StreamAcAlgorithm(hidden=(16,), steps=12, save_every=6)
 RLPD = RlpdAlgorithm(
     **SHORT, learner=RlpdLearnerConfig(critic=LAYERS, actor=LAYERS, critics=2), minibatches=2
 )
@@ -71,13 +73,14 @@ CONFIG = FromScratchConfig(
 def learned(
     config: FromScratchConfig, out: Path, progress: Progress, demos: Path | None = None
 ) -> dict[str, Any]:
-    make = partial(SeeingWalking, 3)
+    num_envs = 1 if isinstance(config.algorithm, StreamAcAlgorithm) else 3
+    make = partial(SeeingWalking, num_envs)
     return train_from_scratch(config, "walking", make, out, progress, demos=demos)
 
 
-@pytest.mark.parametrize("name", ["ppo", *OFF_POLICY])
+@pytest.mark.parametrize("name", ["ppo", "stream_ac", *OFF_POLICY])
 def test_the_saved_policy_takes_pictures(name: str, tmp_path: Path) -> None:
-    algorithm = PPO if name == "ppo" else OFF_POLICY[name]
+    algorithm = {"ppo": PPO, "stream_ac": STREAM_AC, **OFF_POLICY}[name]
     out = tmp_path / "out"
     out.mkdir()
     demos = write_walks(tmp_path / "demos") / "store.zarr" if name == "rlpd" else None
