@@ -66,7 +66,8 @@ def refresh(config: CorrectConfig, session: Path, classifier: Path, parent: Conn
         config: options of the session.
         session: folder of the session.
         classifier: folder of the classifier that the session began with, and of its data.
-        parent: pipe to the parent, which gets `("version", number)` for every finished version.
+        parent: pipe to the parent, which gets `("version", number, refused)` for every finished
+            version, with the reason why it is not used, or nothing.
     """
     import torch
 
@@ -80,8 +81,8 @@ def refresh(config: CorrectConfig, session: Path, classifier: Path, parent: Conn
         if store is None or store.num_episodes < count:
             parent.poll(POLL_SECONDS)
             continue
-        make_version(trainer, session, classifier, store, number, count)
-        parent.send(("version", number))
+        card = make_version(trainer, session, classifier, store, number, count)
+        parent.send(("version", number, card.refused))
 
 
 def make_version(

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from robots.config import Whole, config, to_plain, validate
 from robots.storage.durable import write_atomically
@@ -56,6 +56,15 @@ def read_versions(session: Path) -> list[VersionCard]:
     return [
         validate(VersionCard, json.loads(path.read_text()), str(path)) for path in _cards(session)
     ]
+
+
+def refused_versions(session: Path) -> dict[str, Any]:
+    """Metrics of the versions that are not used: their number, and why the last one is not; empty
+    without any."""
+    refused = [card for card in read_versions(session) if card.refused]
+    if not refused:
+        return {}
+    return {"refused_classifiers": len(refused), "refused_because": refused[-1].refused}
 
 
 def write_version(session: Path, card: VersionCard) -> None:

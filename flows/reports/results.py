@@ -110,6 +110,8 @@ def _session(metrics: Mapping[str, Any]) -> str:
     )
     versions = metrics.get("classifiers", [])
     judged = f", {counted(len(versions), 'version')} of the classifier" if versions else ""
+    if refused := metrics.get("refused_classifiers"):
+        judged += f", {counted(refused, 'version')} refused: {metrics['refused_because']}"
     return (
         f"success {recent['k']} of the last {recent['n']} episodes, {metrics['recent_corrected']:.2f} corrected; "
         f"false successes {_of(false)} episodes, missed {_of(missed)} solved ones{judged}"

@@ -54,6 +54,7 @@ def run(
             person stopped.
     """
     from flows.correction.guide import guide_metrics
+    from flows.correction.versions import refused_versions
     from flows.reports.learning_curve import learning_metrics, read_history
     from flows.reports.plots import draw_learning
     from flows.session.hints import recorded_usefulness
@@ -82,7 +83,8 @@ def run(
     guiding = guide_metrics(config.algorithm, out / "store.zarr", config.seed)
     useful = recorded_usefulness(EpisodeStore.open(out / "store.zarr"))
     hints = {"hints": useful} if useful else {}
-    return Output({**counted, **metrics, **guiding, **hints})
+    refused = {} if config.refresh is None else refused_versions(out)
+    return Output({**counted, **metrics, **guiding, **hints, **refused})
 
 
 def check(config: CorrectConfig, sources: Mapping[str, Any]) -> None:
@@ -128,6 +130,7 @@ def _train(
     refreshing = RestartedProcess("classifier", refresh, (config, out, inputs["classifier"]))
     counters: dict[str, Any] = {}
     status = "starting"
+    refused = 0
     learner.start()
     if config.refresh is not None:
         refreshing.start()
@@ -155,7 +158,10 @@ def _train(
                     case ("enough",):
                         actor.send("stop")
             # A version that the classifier's process has published is found by the others.
-            refreshing.receive()
+            for message in refreshing.receive():
+                match message:
+                    case ("version", _, reason) if reason:
+                        refused += 1
             # Messages of the actor.
             for message in actor.receive():
                 match message:
@@ -168,7 +174,7 @@ def _train(
             progress(
                 min(counters.get("steps", 0), config.steps),
                 config.steps,
-                _progress_note(counters, status, actor.done),
+                _progress_note(counters, status, actor.done, refused),
             )
             time.sleep(POLL_SECONDS)
     finally:
@@ -177,13 +183,16 @@ def _train(
     return counters
 
 
-def _progress_note(counters: dict[str, Any], status: str, actor_done: bool) -> str:
+def _progress_note(
+    counters: dict[str, Any], status: str, actor_done: bool, refused: int = 0
+) -> str:
     if not counters:
         return status
     state = "remaining updates" if actor_done else status
+    classifiers = f"{refused} classifiers refused, " if refused else ""
     return (
         f"success {counters['recent_success']:.2f}, corrected {counters['recent_interventions']:.2f}, "
-        f"{counters['updates']} updates, {state}"
+        f"{counters['updates']} updates, {classifiers}{state}"
     )
 
 

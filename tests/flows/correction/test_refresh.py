@@ -26,11 +26,14 @@ from flows.correction.versions import (
     newer_judgement,
     newest_used,
     read_versions,
+    refused_versions,
     remove_unfinished,
     version_folder,
     versions_overdue,
     write_version,
 )
+from flows.reports.results import _session
+from flows.stages.learn.correct import _progress_note
 from policies.rewards.config import RefreshConfig
 from policies.rl.hil.config import HgDaggerConfig
 from real.hints.config import CorrectionHints, HintSource
@@ -63,6 +66,21 @@ def test_the_newest_version_that_is_used_is_found(tmp_path: Path) -> None:
     third = write(tmp_path, 3)
     assert newest_used(tmp_path, 1) == third
     assert [card.number for card in read_versions(tmp_path)] == [1, 2, 3]
+
+
+def test_refused_versions_are_counted_with_the_reason_of_the_last(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    assert refused_versions(tmp_path) == {}
+    write(tmp_path, 2, refused="no threshold")
+    write(tmp_path, 3, refused="too few successes")
+    found = refused_versions(tmp_path)
+    assert found == {"refused_classifiers": 2, "refused_because": "too few successes"}
+    share = {"k": 1, "n": 4}
+    errors = dict.fromkeys(("recent_success", "false_success_share", "missed_success_share"), share)
+    line = _session({**errors, "recent_corrected": 0.5, **found})
+    assert line.endswith("4 solved ones, 2 versions refused: too few successes")
+    counters = {"recent_success": 0.5, "recent_interventions": 0.1, "updates": 7}
+    assert "7 updates, 2 classifiers refused, here" in _progress_note(counters, "here", False, 2)
 
 
 def test_a_version_without_its_card_is_unfinished(tmp_path: Path) -> None:
