@@ -20,7 +20,28 @@ from policies.rl.replay.transitions import Sizes
 from robots.wire.steps import Steps
 
 
-class HostExperience:
+class HostSteps:
+    """Environments of the host, of which every step is checked and counted as it is made.
+
+    Args:
+        env: the environments.
+    """
+
+    def __init__(self, env: StateEnv) -> None:
+        self._env = env
+
+    def begin(self) -> None:
+        """Resets all environments."""
+        self._env.begin()
+
+    def resume(self) -> None:
+        """Does nothing: restored environments go on, or have begun new episodes."""
+
+    def look(self) -> None:
+        """Does nothing: there is nothing left to check or count."""
+
+
+class HostExperience(HostSteps):
     """Environments, learner and replay buffer on the host.
 
     Args:
@@ -41,23 +62,13 @@ class HostExperience:
         seed: int,
         demos: Sequence[Steps] = (),
     ) -> None:
-        self._env = env
+        super().__init__(env)
         self._online = online
         self._seed = seed
         sizes = Sizes(observation=env.entries, action=env.env.action_spec.size)
         self.learner = make_learner(algorithm, sizes, env.num_envs, seed)
         self.replay = Replay(replay, sizes.observation, sizes.action)
         self._batches = MinibatchSampler(online, self.replay, _demo_replay(algorithm, demos, sizes))
-
-    def begin(self) -> None:
-        """Resets all environments."""
-        self._env.begin()
-
-    def resume(self) -> None:
-        """Does nothing: restored environments go on, or have begun new episodes."""
-
-    def look(self) -> None:
-        """Does nothing: every step is checked and counted as it is made."""
 
     def state_dict(self) -> dict[str, Any]:
         """State of the learner."""

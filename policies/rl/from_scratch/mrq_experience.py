@@ -13,6 +13,7 @@ import numpy as np
 from policies.random_streams import LearnerStream
 from policies.rl.collection.state_env import StateEnv
 from policies.rl.from_scratch.config import MrqAlgorithm
+from policies.rl.from_scratch.host_experience import HostSteps
 from policies.rl.mrq.learner import Mrq
 from policies.rl.mrq.updates import MrqUpdates
 from policies.rl.off_policy.config import OnlineConfig
@@ -22,7 +23,7 @@ from policies.rl.replay.config import ReplayConfig
 from policies.rl.replay.transitions import Sizes
 
 
-class MrqExperience:
+class MrqExperience(HostSteps):
     """Environments, learner and prioritised replay buffer.
 
     Args:
@@ -41,7 +42,7 @@ class MrqExperience:
         replay: ReplayConfig,
         seed: int,
     ) -> None:
-        self._env = env
+        super().__init__(env)
         self._online = online
         self._seed = seed
         self._random_steps = 0
@@ -49,16 +50,6 @@ class MrqExperience:
         self.learner = Mrq(algorithm.learner, sizes, env.num_envs, seed)
         self.replay = Replay(replay, sizes.observation, sizes.action)
         self._updates = MrqUpdates(self.learner, self.replay, online.batch_size, seed)
-
-    def begin(self) -> None:
-        """Resets all environments."""
-        self._env.begin()
-
-    def resume(self) -> None:
-        """Does nothing: restored environments go on, or have begun new episodes."""
-
-    def look(self) -> None:
-        """Does nothing: every step is checked and counted as it is made."""
 
     def state_dict(self) -> dict[str, Any]:
         """State of the learner and of the priorities."""

@@ -232,7 +232,7 @@ class Mrq:
             "reward_scale": self.reward_scale,
             "target_reward_scale": self.target_reward_scale,
             "normaliser": self.normaliser.state_dict(),
-            "deviation": torch.from_numpy(self.noise.deviation_N.copy()),
+            "deviation": self.noise.state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -241,18 +241,13 @@ class Mrq:
         Raises:
             HandoffError: the state has another number of environments.
         """
-        if len(state["deviation"]) != len(self.noise.deviation_N):
-            raise HandoffError(
-                f"mrq: the state has {len(state['deviation'])} environments, expected "
-                f"{len(self.noise.deviation_N)}."
-            )
+        self.noise.load_state(state["deviation"], "mrq")
         self.updates = load_learner_state(state, self.networks, self.optimizers)
         self.encoder_updates = state["encoder_updates"]
         self._encoder_metrics = dict(state["encoder_metrics"])
         self.reward_scale = state["reward_scale"]
         self.target_reward_scale = state["target_reward_scale"]
         self.normaliser.load_state_dict(state["normaliser"])
-        self.noise.deviation_N = state["deviation"].numpy().copy()
 
     def _update_policy(self, state_BS: Tensor) -> Tensor:
         net = self.networks

@@ -89,6 +89,26 @@ class PerEnvNoise:
         noise_NA = rng.standard_normal(action_NA.shape) * self.deviation_N[:, None]
         return np.clip(action_NA + noise_NA, -1.0, 1.0).astype(np.float32)
 
+    def state(self) -> Tensor:
+        """(N,) present standard deviations, for `load_state`."""
+        return torch.from_numpy(self.deviation_N.copy())
+
+    def load_state(self, deviation_N: Tensor, learner: str) -> None:
+        """Restores a `state`.
+
+        Args:
+            deviation_N: the state.
+            learner: name of the learner in messages.
+
+        Raises:
+            HandoffError: the state has another number of environments.
+        """
+        if len(deviation_N) != len(self.deviation_N):
+            raise HandoffError(
+                f"{learner}: the state has {len(deviation_N)} environments, expected {len(self.deviation_N)}."
+            )
+        self.deviation_N = deviation_N.numpy().copy()
+
 
 class DeviceNoise:
     """`PerEnvNoise` as tensors of a device, in single precision; nothing is copied to the host.

@@ -255,7 +255,7 @@ class FastTd3(FastTd3Updates):
         return {
             **learner_state(self.networks, self.optimizers, self.updates),
             "statistics": {"count": self.statistics.count, **moments},
-            "deviation": torch.from_numpy(self.noise.deviation_N.copy()),
+            "deviation": self.noise.state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -264,16 +264,11 @@ class FastTd3(FastTd3Updates):
         Raises:
             HandoffError: the state has another number of environments.
         """
-        if len(state["deviation"]) != len(self.noise.deviation_N):
-            raise HandoffError(
-                f"fast_td3: the state has {len(state['deviation'])} environments, expected "
-                f"{len(self.noise.deviation_N)}."
-            )
+        self.noise.load_state(state["deviation"], "fast_td3")
         self.updates = load_learner_state(state, self.networks, self.optimizers)
         self.statistics.count = state["statistics"]["count"]
         self.statistics.mean = state["statistics"]["mean"].numpy().copy()
         self.statistics.squares = state["statistics"]["squares"].numpy().copy()
-        self.noise.deviation_N = state["deviation"].numpy().copy()
 
 
 def lower_mean(probability_EBK: Tensor, atoms_K: Tensor) -> Tensor:
