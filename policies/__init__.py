@@ -1,6 +1,7 @@
 """Learns policies with torch: imitation, reinforcement learning, distillation, export.
 
 - `chunk_policy_config`: properties that every policy family declares.
+- `learned_policy_config`: configurations of policies that reinforcement learners save.
 - `policy_config`: the families' configurations and their union.
 - `policy`: the class of all policies that predict chunks.
 - `card`: the metadata saved with a policy's weights.

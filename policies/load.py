@@ -24,6 +24,7 @@ from policies.policy_config import (
     ActConfig,
     BehaviourCloningConfig,
     BesoConfig,
+    CoarseToFinePolicyConfig,
     DiffusionPolicyConfig,
     LearnedActorConfig,
     PolicyConfig,
@@ -88,6 +89,10 @@ def _new_module(config: PolicyConfig, shapes: Shapes, saved: Path | None) -> Chu
             from policies.families.rl_actor import LearnedActor
 
             return LearnedActor(config, shapes)
+        case CoarseToFinePolicyConfig():
+            from policies.families.coarse_to_fine import CoarseToFinePolicy
+
+            return CoarseToFinePolicy(config, shapes)
         case _:
             return _outside_policy(config, shapes)
 

@@ -19,14 +19,13 @@ from policies.chunk_policy_config import (
     InstructedPolicyConfig,
     VisionLanguagePolicyConfig,
 )
+from policies.learned_policy_config import CoarseToFinePolicyConfig, LearnedActorConfig
 from policies.networks.config import (
     ChunkActorConfig,
     MlpConfig,
     NetworkConfig,
     NoiseActorConfig,
-    PictureFeaturesConfig,
     PointEncoderConfig,
-    TrunkConfig,
 )
 from robots.config import (
     ByKind,
@@ -40,7 +39,6 @@ from robots.config import (
     config,
 )
 from robots.errors import HandoffError
-from robots.wire.actor_card import ActorCard
 
 FROZEN_METHODS = ("dsrl", "rl_token")
 """Fine-tuning methods that learn an actor beside the sampler of a policy, whose weights stay."""
@@ -376,33 +374,6 @@ class TokenVlaConfig(VisionLanguagePolicyConfig):
     the noise."""
 
 
-@config
-class LearnedActorConfig(ChunkPolicyConfig):
-    """The actor of an off-policy learner, acting by its mode. It is not pretrained but published by
-    `policies.rl.hil.learner`."""
-
-    pretrained: ClassVar[bool] = False
-    """Always False: the actor is not trained from demonstrations."""
-
-    kind: Literal["actor"] = "actor"
-    anchor_field: str | None = None
-    """Always None: the actions are absolute."""
-    horizon: Count = 1
-    """Actions predicted per inference: always 1."""
-    n_action_steps: Count = 1
-    """Actions executed per inference."""
-    card: ActorCard
-    """Architecture of the actor's networks. With a gripper critic, `observation_fields` must
-    contain `width_target`, because the command to hold repeats that opening."""
-    trunk: TrunkConfig | None = None
-    """Frozen trunk whose maps of the pictures of `image_fields` a trained read-out encodes; None
-    without one, where the pictures are seen as `image_features`."""
-    gripper_width_max: Positive = 0.08
-    """Largest opening of the gripper [m]; used only with a gripper critic."""
-    image_features: PictureFeaturesConfig = field(default_factory=PictureFeaturesConfig)
-    """Features that the actor sees of the pictures of `image_fields`, after the vector."""
-
-
 PolicyConfig = Annotated[
     DiffusionPolicyConfig
     | BesoConfig
@@ -410,7 +381,8 @@ PolicyConfig = Annotated[
     | BehaviourCloningConfig
     | VlaConfig
     | TokenVlaConfig
-    | LearnedActorConfig,
+    | LearnedActorConfig
+    | CoarseToFinePolicyConfig,
     ByKind(),
 ]
 """Union of the policy families' configurations, discriminated by `kind`."""

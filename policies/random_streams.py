@@ -76,6 +76,9 @@ class LearnerStream(IntEnum):
     MRQ_ENCODER = 7
     """Minibatches of an update of MR.Q's encoders; the number of that update follows in the
     sequence."""
+    CQN_UPDATE = 8
+    """Bins that a CQN-AS update draws among equal ones; the update's number follows in the
+    sequence."""
 
 
 class ChunkSelectionStream(IntEnum):

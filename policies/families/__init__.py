@@ -13,4 +13,5 @@
 - `action_tokens`: actions as tokens.
 - `lora`: low-rank adapters.
 - `rl_actor`: the actor of an off-policy learner as a policy.
+- `coarse_to_fine`: the critic of CQN-AS as a policy.
 """

@@ -7,6 +7,7 @@
 - `collection`: rollouts of policies in environments.
 - `off_policy`: SAC, FastTD3 and their variants.
 - `mrq`: MR.Q.
+- `coarse_to_fine`: CQN-AS, values of sequences of actions.
 - `streaming`: stream AC(lambda), one update per step without a buffer.
 - `offline`: IQL, Cal-QL and offline PPO.
 - `generative`: Q-learning over diffusion and flow policies.

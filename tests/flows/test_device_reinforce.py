@@ -15,7 +15,7 @@ from policies.rl.collection.seeds import CountedSeeds
 from policies.rl.collection.state_env import StateEnv
 from policies.rl.from_scratch.actor_critic import StateActorCritic
 from policies.rl.from_scratch.device_env import DeviceStateEnv
-from policies.rl.from_scratch.device_experience import DeviceExperience
+from policies.rl.from_scratch.experience.device import DeviceExperience
 from policies.rl.from_scratch.rollout_env import StateRolloutEnv
 from policies.rl.off_policy.config import OnlineConfig
 from policies.rl.replay.config import ReplayConfig

@@ -55,6 +55,7 @@ def test_the_streams_of_the_learners_are_those_of_every_earlier_result() -> None
         "CLONING": 5,
         "MRQ_UPDATE": 6,
         "MRQ_ENCODER": 7,
+        "CQN_UPDATE": 8,
     }
     assert values(ChunkSelectionStream) == {
         "ROLLOUT": 0,

@@ -4,10 +4,9 @@ pictures.
 - `config`: the algorithms and their options; imports no torch.
 - `run`: what a run is given, and its parts.
 - `train`: the entry point, and what all runs share on disk.
-- `off_policy`: runs from a replay buffer: SAC, RLPD, FastTD3, PQL and MR.Q.
-- `host_experience`: steps, replay buffer and learner of these runs on the host.
-- `device_experience`: the same in environments that stay on a device.
-- `mrq_experience`: the same of MR.Q, with a prioritised replay buffer.
+- `off_policy`: runs from a replay buffer: SAC, RLPD, FastTD3, PQL, MR.Q and
+  CQN-AS.
+- `experience`: steps, replay buffer and learner of these runs.
 - `learners`: learners of these runs and their export.
 - `replay_files`: the steps of a replay buffer in files.
 - `demonstrations`: recorded episodes as steps of a replay buffer.

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field
 
 from policies.networks.config import PictureFeaturesConfig
+from policies.rl.coarse_to_fine.config import CqnAsConfig
 from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.mrq.config import MrqConfig
 from policies.rl.networks.config import MlpSizes
@@ -119,6 +120,29 @@ class MrqAlgorithm(ReplayOptions):
     updates_per_step: Annotated[float, Field(gt=0.0)] = 1.0
     """Updates of values and policy per step of one environment [C], beside which the encoders get
     as many. Fractions accumulate exactly."""
+
+
+@config
+class CqnAsAlgorithm(ReplayOptions):
+    """CQN-AS (arXiv 2411.12155): a critic over sequences of actions, whose discretisation is
+    refined level by level, learns from demonstrations and the policy's own episodes; the defaults
+    are those of the released code for RLBench, for `num_envs` = 128 where they count
+    collections."""
+
+    kind: Literal["cqn_as"] = "cqn_as"
+    learner: CqnAsConfig = field(default_factory=CqnAsConfig)
+    """Networks and updates."""
+    batch_size: Count = 512
+    """Transitions per minibatch, demonstrations among them [C]."""
+    demo_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5
+    """Share of each minibatch from the demonstrations, and the policy's own successes [C]."""
+    capacity: Count = 8000
+    """Replay capacity per environment [steps]; 1,000,000 steps in total [C]."""
+    learning_starts: Annotated[int, Field(ge=0)] = 0
+    """Collections before the first update; updates learn from demonstrations alone until an episode
+    has ended [C]."""
+    updates_per_step: Annotated[float, Field(gt=0.0)] = 1.0
+    """Updates per step of one environment [C]. Fractions accumulate exactly."""
 
 
 @config
@@ -270,6 +294,7 @@ FromScratchAlgorithm = Annotated[
     | FastTd3Algorithm
     | PqlAlgorithm
     | MrqAlgorithm
+    | CqnAsAlgorithm
     | PpoAlgorithm
     | PpoLagrangianAlgorithm
     | StreamAcAlgorithm,

@@ -13,6 +13,7 @@ import numpy as np
 
 from policies.rl.actor_export import fast_td3_actor, gsde_actor, mrq_actor, sac_actor
 from policies.rl.from_scratch.config import (
+    CqnAsAlgorithm,
     FastTd3Algorithm,
     MrqAlgorithm,
     PqlAlgorithm,
@@ -30,7 +31,7 @@ from robots.wire.actor_card import ActorCard
 
 MinibatchAlgorithm = SacAlgorithm | RlpdAlgorithm | FastTd3Algorithm | PqlAlgorithm
 """Algorithms that learn from uniform minibatches of a replay buffer."""
-ReplayAlgorithm = MinibatchAlgorithm | MrqAlgorithm
+ReplayAlgorithm = MinibatchAlgorithm | MrqAlgorithm | CqnAsAlgorithm
 """Algorithms that learn from a replay buffer."""
 
 

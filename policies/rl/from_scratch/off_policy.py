@@ -1,4 +1,4 @@
-"""Trains a policy from a replay buffer: SAC, RLPD, FastTD3, PQL and MR.Q.
+"""Trains a policy from a replay buffer: SAC, RLPD, FastTD3, PQL, MR.Q and CQN-AS.
 
 Environments and learner alternate (`policies.rl.off_policy.online`), so the ratio of updates to
 steps is exact; PQL's three processes maintain it by waiting. The complete state is saved every few
@@ -14,20 +14,29 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
+from policies.rl.coarse_to_fine.learner import CqnAs
 from policies.rl.collection.state_env import StateEnv
 from policies.rl.from_scratch.config import (
+    CqnAsAlgorithm,
     FastTd3Algorithm,
     MrqAlgorithm,
     PqlAlgorithm,
     RlpdAlgorithm,
 )
 from policies.rl.from_scratch.device_env import DeviceStateEnv
-from policies.rl.from_scratch.device_experience import DeviceExperience
-from policies.rl.from_scratch.host_experience import HostExperience
+from policies.rl.from_scratch.experience.cqn_as import CqnAsExperience
+from policies.rl.from_scratch.experience.device import DeviceExperience
+from policies.rl.from_scratch.experience.host import HostExperience
+from policies.rl.from_scratch.experience.mrq import MrqExperience
 from policies.rl.from_scratch.learners import ReplayAlgorithm, exported_actor
-from policies.rl.from_scratch.mrq_experience import MrqExperience
 from policies.rl.from_scratch.replay_files import REPLAY_FOLDER, ReplayFiles
-from policies.rl.from_scratch.run import SavedActor, ScratchRun, checked_figures, episode_figures
+from policies.rl.from_scratch.run import (
+    SavedActor,
+    SavedCritic,
+    ScratchRun,
+    checked_figures,
+    episode_figures,
+)
 from policies.rl.off_policy.config import OnlineConfig
 from policies.rl.off_policy.online import OnlineProgress
 from policies.rl.replay.config import ReplayConfig
@@ -42,7 +51,7 @@ class ReplayRun:
         algorithm: the algorithm with its options; FastTD3 or PQL in environments that stay on a
             device.
         run: environments, curve and folder of the run.
-        demos: episodes of demonstrations; needed by RLPD alone.
+        demos: episodes of demonstrations; needed by RLPD and CQN-AS.
     """
 
     def __init__(
@@ -90,8 +99,10 @@ class ReplayRun:
             algorithm.collections * n, watch, self.done, algorithm.random_collections * n
         )
 
-    def actor(self) -> SavedActor:
+    def actor(self) -> SavedActor | SavedCritic:
         """The deterministic policy."""
+        if isinstance(self.learner, CqnAs):
+            return SavedCritic(self.learner.config, self.learner.acting_weights())
         return SavedActor(*exported_actor(self.learner), version=self.learner.updates)
 
     def counts(self) -> dict[str, int]:
@@ -139,7 +150,7 @@ class ReplayRun:
 
 def _experience(
     algorithm: ReplayAlgorithm, env: StateEnv | DeviceStateEnv, seed: int, demos: Sequence[Steps]
-) -> HostExperience | DeviceExperience | MrqExperience:
+) -> HostExperience | DeviceExperience | MrqExperience | CqnAsExperience:
     n = env.num_envs
     online = _online(algorithm, n)
     replay = ReplayConfig(
@@ -148,6 +159,9 @@ def _experience(
     if isinstance(algorithm, MrqAlgorithm):
         assert isinstance(env, StateEnv)
         return MrqExperience(algorithm, env, online, replay, seed)
+    if isinstance(algorithm, CqnAsAlgorithm):
+        assert isinstance(env, StateEnv)
+        return CqnAsExperience(algorithm, env, online, replay, seed, demos)
     if isinstance(env, StateEnv):
         return HostExperience(algorithm, env, online, replay, seed, demos)
     assert isinstance(algorithm, FastTd3Algorithm | PqlAlgorithm)
@@ -159,7 +173,7 @@ def _online(algorithm: ReplayAlgorithm, num_envs: int) -> OnlineConfig:
     match algorithm:
         case FastTd3Algorithm() | PqlAlgorithm():
             per_step = algorithm.critic_per_collection / num_envs
-        case MrqAlgorithm():
+        case MrqAlgorithm() | CqnAsAlgorithm():
             per_step = algorithm.updates_per_step
         case _:
             per_step = algorithm.updates_per_collection / num_envs

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+from torch import Tensor
 
 from policies.card import PolicyCard
+from policies.families.coarse_to_fine import save_critic
 from policies.families.rl_actor import save_actor
 from policies.networks.images.picture_features import PictureEncoder
-from policies.policy_config import LearnedActorConfig
+from policies.policy_config import CoarseToFinePolicyConfig, LearnedActorConfig, PolicyConfig
+from policies.rl.coarse_to_fine.config import CqnAsConfig
 from policies.rl.collection.seeds import CountedSeeds
 from policies.rl.collection.state_env import StateEnv
 from policies.rl.from_scratch.config import FromScratchConfig
@@ -39,6 +42,14 @@ class SavedActor(NamedTuple):
     arrays: dict[str, np.ndarray]
     version: int
     """Number of updates."""
+
+
+class SavedCritic(NamedTuple):
+    """The policy of a run of CQN-AS."""
+
+    config: CqnAsConfig
+    weights: dict[str, Tensor]
+    """Features and target critic."""
 
 
 class ScratchRun(Generic[TrainingEnv]):
@@ -88,11 +99,11 @@ class ScratchRun(Generic[TrainingEnv]):
         self._seeds.used = state["seeds"]
         self.env.load_state_dict(state["env"])
 
-    def save_policy(self, actor: SavedActor, task: str, robot: str) -> None:
+    def save_policy(self, policy: SavedActor | SavedCritic, task: str, robot: str) -> None:
         """Writes the deterministic policy to the folder of the run.
 
         Args:
-            actor: the policy.
+            policy: the policy.
             task: name of the task.
             robot: name of the robot; empty if it is not one of Handoff's.
         """
@@ -103,15 +114,29 @@ class ScratchRun(Generic[TrainingEnv]):
             observation=self.env.observation_spec,
             action=env.action_spec.field_spec(),
             sensors=self._cameras,
-            model=LearnedActorConfig(
-                observation_fields=self.env.fields,
-                image_fields=tuple(self._cameras),
-                image_features=self.config.image_features,
-                card=actor.card,
-            ),
+            model=self._model(policy),
             robot=robot,
         )
-        save_actor(self.out, card, Parameters(actor.version, actor.card, actor.arrays))
+        if isinstance(policy, SavedCritic):
+            save_critic(self.out, card, policy.weights)
+        else:
+            save_actor(self.out, card, Parameters(policy.version, policy.card, policy.arrays))
+
+    def _model(self, policy: SavedActor | SavedCritic) -> PolicyConfig:
+        observed: dict[str, Any] = {
+            "observation_fields": self.env.fields,
+            "image_fields": tuple(self._cameras),
+            "image_features": self.config.image_features,
+        }
+        if isinstance(policy, SavedActor):
+            return LearnedActorConfig(**observed, card=policy.card)
+        config = policy.config
+        return CoarseToFinePolicyConfig(
+            **observed,
+            critic=config.critic,
+            horizon=config.horizon,
+            temporal_ensemble=config.temporal_ensemble,
+        )
 
 
 def episode_figures(env: StateEnv | DeviceStateEnv) -> dict[str, float]:

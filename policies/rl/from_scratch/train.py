@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from policies.rl.from_scratch.config import (
+    CqnAsAlgorithm,
     FastTd3Algorithm,
     FromScratchConfig,
     PpoAlgorithm,
@@ -54,7 +55,7 @@ def train_from_scratch(
         out: output folder; a killed run in it is resumed.
         progress: called at every checkpoint.
         robot: name of the robot; empty if it is not one of Handoff's robots.
-        demos: store of demonstrations, read by RLPD.
+        demos: store of demonstrations, read by RLPD and CQN-AS.
 
     Returns:
         Metrics: steps (of all environments), updates, episodes, success, return and, where the
@@ -96,15 +97,16 @@ def check_demonstrations(config: FromScratchConfig, *, given: bool) -> None:
     Raises:
         HandoffError: they are missing, or would be ignored.
     """
-    kind, reads = config.algorithm.kind, isinstance(config.algorithm, RlpdAlgorithm)
+    kind = config.algorithm.kind
+    reads = isinstance(config.algorithm, RlpdAlgorithm | CqnAsAlgorithm)
     if reads and not given:
         raise HandoffError(
-            "reinforce: the algorithm rlpd needs demonstrations. Connect its input demos, or use sac."
+            f"reinforce: the algorithm {kind} needs demonstrations. Connect its input demos, or use sac."
         )
     if given and not reads:
         raise HandoffError(
-            f"reinforce: the algorithm {kind} reads no demonstrations, but its input demos is connected. Use rlpd, "
-            "or remove the input."
+            f"reinforce: the algorithm {kind} reads no demonstrations, but its input demos is connected. Use rlpd "
+            "or cqn_as, or remove the input."
         )
 
 
@@ -157,7 +159,7 @@ def make_run(
         config: algorithm and observed fields.
         env: see `train_from_scratch`.
         out: folder of the run.
-        demos: store of the demonstrations of `rlpd`.
+        demos: store of the demonstrations of `rlpd` and `cqn_as`.
 
     Raises:
         HandoffError: the algorithm or the fields do not fit the environments.

@@ -8,6 +8,7 @@
 - `images`: storage of camera images, each once.
 - `files`: crash-safe storage of a buffer on disk.
 - `priorities`: prioritised sampling by temporal-difference errors (LAP).
+- `whole_episodes`: the steps of running episodes until they end.
 - `unrolls`: sequences of consecutive steps.
 - `trajectory_weighting`: sampling weights by the return of trajectories.
 """

@@ -39,7 +39,7 @@ class Unrolls(NamedTuple):
 
 
 def read_unrolls(replay: Replay, slot_B: np.ndarray, steps: int) -> Unrolls:
-    """Sequences of up to `steps` steps that begin at the given slots.
+    """SequenceBatch of up to `steps` steps that begin at the given slots.
 
     Args:
         replay: a buffer.

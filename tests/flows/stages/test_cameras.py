@@ -258,6 +258,13 @@ stages:
     uses: reinforce
     inputs: {demos: labelled}
     with: {<<: *seeing, algorithm: {<<: *sac, kind: rlpd, minibatches: 1}}
+  cqn_as:
+    uses: reinforce
+    inputs: {demos: labelled}
+    with:
+      <<: *seeing
+      algorithm:
+        {kind: cqn_as, collections: 2, batch_size: 4, learner: {critic: {features: 8, units: 8}}}
   limited:
     uses: reinforce
     with:
@@ -422,6 +429,7 @@ NAMES = [
     "reinforced@algorithm=mrq",
     "streamed",
     "rlpd",
+    "cqn_as",
     "limited",
     "offline@algorithm=iql",
     "offline@algorithm=xql",

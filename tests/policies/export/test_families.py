@@ -20,6 +20,7 @@ from policies.card import PolicyCard
 from policies.checkpoint import save_policy
 from policies.data.demonstrations import read_demonstrations
 from policies.export.onnx import ExportConfig, export
+from policies.families.coarse_to_fine import CoarseToFinePolicy
 from policies.families.rl_actor import save_actor
 from policies.load import load_module, new_module
 from policies.networks.config import (
@@ -31,12 +32,14 @@ from policies.networks.config import (
 from policies.normalize import MinMaxStatistics
 from policies.policy_config import (
     BehaviourCloningConfig,
+    CoarseToFinePolicyConfig,
     LearnedActorConfig,
     PolicyConfig,
     TokenVlaConfig,
     VlaConfig,
 )
 from policies.rl.actor_export import fast_td3_actor, gsde_actor, mrq_actor, sac_actor, stream_actor
+from policies.rl.coarse_to_fine.config import CoarseToFineConfig
 from policies.rl.mrq.config import MrqConfig, MrqEncoderConfig
 from policies.rl.mrq.learner import Mrq
 from policies.rl.networks.config import MlpSizes
@@ -105,6 +108,11 @@ FAMILIES: dict[str, PolicyConfig] = {
     "bc": BC,
     "bc_mse": replace(BC, head="mse"),
     "beso": BESO,
+    "coarse_to_fine": CoarseToFinePolicyConfig(
+        observation_fields=("goal", "agent"),
+        horizon=3,
+        critic=CoarseToFineConfig(levels=2, bins=3, atoms=5, features=6, units=8),
+    ),
 }
 MLP = MlpSizes(hidden=(8, 8))
 SIZES = Sizes(observation=5, action=3)
@@ -150,6 +158,10 @@ def save_untrained(folder: Path, model: PolicyConfig, demos: Path) -> None:
     torch.manual_seed(0)
     data = read_demonstrations(demos, model)
     module = new_module(model, data.card.shapes)
+    if isinstance(module, CoarseToFinePolicy):
+        # Untrained, all bins are equally good.
+        for stream in (module.critic.value, module.critic.advantage):
+            torch.nn.init.normal_(stream.head.weight)
     statistics = MinMaxStatistics(data.card.observation_size)
     statistics.update(data.observation_MO)
     module.normalize_observation.fit(statistics)

@@ -19,7 +19,7 @@ from policies.rl.collection.seeds import CountedSeeds
 from policies.rl.collection.state_env import StateEnv
 from policies.rl.from_scratch.config import FastTd3Algorithm, FromScratchConfig, PqlAlgorithm
 from policies.rl.from_scratch.device_env import DeviceStateEnv
-from policies.rl.from_scratch.device_experience import LOOK_EVERY, DeviceExperience
+from policies.rl.from_scratch.experience.device import LOOK_EVERY, DeviceExperience
 from policies.rl.from_scratch.replay_files import REPLAY_FOLDER
 from policies.rl.from_scratch.run import STATE
 from policies.rl.from_scratch.train import train_from_scratch

@@ -17,10 +17,12 @@ from policies.load import load_module, load_policy
 from policies.networks.config import PictureFeaturesConfig
 from policies.networks.images.efficientnet_lite import pretrained_trunk
 from policies.networks.images.picture_features import PictureEncoder
+from policies.rl.coarse_to_fine.config import CoarseToFineConfig, CqnAsConfig
 from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.collection.seeds import CountedSeeds
 from policies.rl.collection.state_env import StateEnv
 from policies.rl.from_scratch.config import (
+    CqnAsAlgorithm,
     FastTd3Algorithm,
     FromScratchConfig,
     MrqAlgorithm,
@@ -57,6 +59,12 @@ STREAM_AC = StreamAcAlgorithm(hidden=(16,), steps=12, save_every=6)
 RLPD = RlpdAlgorithm(
     **SHORT, learner=RlpdLearnerConfig(critic=LAYERS, actor=LAYERS, critics=2), minibatches=2
 )
+CQN_AS = CqnAsAlgorithm(
+    **SHORT,
+    learner=CqnAsConfig(
+        horizon=1, learning_rate=0.01, tau=0.5, critic=CoarseToFineConfig(features=16, units=16)
+    ),
+)
 OFF_POLICY: dict[str, ReplayOptions] = {
     "sac": SacAlgorithm(**SHORT),
     "gsde": SacAlgorithm(**SHORT, exploration=GsdeConfig()),
@@ -64,7 +72,9 @@ OFF_POLICY: dict[str, ReplayOptions] = {
     "fast_td3": FastTd3Algorithm(**SHORT),
     "pql": PqlAlgorithm(**SHORT),
     "mrq": MrqAlgorithm(**SHORT),
+    "cqn_as": CQN_AS,
 }
+READS_DEMOS = ("rlpd", "cqn_as")
 CONFIG = FromScratchConfig(
     algorithm=PPO, fields=("twice",), image_fields=("front",), image_features=FEATURES, first_seed=0
 )
@@ -83,7 +93,7 @@ def test_the_saved_policy_takes_pictures(name: str, tmp_path: Path) -> None:
     algorithm = {"ppo": PPO, "stream_ac": STREAM_AC, **OFF_POLICY}[name]
     out = tmp_path / "out"
     out.mkdir()
-    demos = write_walks(tmp_path / "demos") / "store.zarr" if name == "rlpd" else None
+    demos = write_walks(tmp_path / "demos") / "store.zarr" if name in READS_DEMOS else None
     learned(replace(CONFIG, algorithm=algorithm), out, no_progress, demos)
     card, weights = read_card(out), read_weights(out)
     assert list(card.sensors) == list(card.model.image_fields) == ["front"]

@@ -1,4 +1,4 @@
-"""Sequences of steps against episodes worked by hand."""
+"""SequenceBatch of steps against episodes worked by hand."""
 
 from __future__ import annotations
 

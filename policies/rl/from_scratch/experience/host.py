@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from policies.rl.collection.state_env import StateEnv
+from policies.rl.from_scratch.config import ReplayOptions
 from policies.rl.from_scratch.learners import MinibatchAlgorithm, make_learner
 from policies.rl.off_policy.config import OnlineConfig
 from policies.rl.off_policy.online import Learner, MinibatchSampler, OnlineProgress, learn_online
@@ -68,7 +69,8 @@ class HostExperience(HostSteps):
         sizes = Sizes(observation=env.entries, action=env.env.action_spec.size)
         self.learner = make_learner(algorithm, sizes, env.num_envs, seed)
         self.replay = Replay(replay, sizes.observation, sizes.action)
-        self._batches = MinibatchSampler(online, self.replay, _demo_replay(algorithm, demos, sizes))
+        recorded = demo_replay(algorithm, demos, sizes) if demos else None
+        self._batches = MinibatchSampler(online, self.replay, recorded)
 
     def state_dict(self) -> dict[str, Any]:
         """State of the learner."""
@@ -105,11 +107,9 @@ class HostExperience(HostSteps):
         return env.step(actor.act(obs_NO, rng))
 
 
-def _demo_replay(
-    algorithm: MinibatchAlgorithm, demos: Sequence[Steps], sizes: Sizes
-) -> Replay | None:
-    if not demos:
-        return None
+def demo_replay(algorithm: ReplayOptions, demos: Sequence[Steps], sizes: Sizes) -> Replay:
+    """Buffer that holds at least one episode of demonstrations, with the returns of the
+    algorithm."""
     rows = sum(steps.rows for steps in demos)
     config = ReplayConfig(capacity=rows, discount=algorithm.discount, n_step=algorithm.n_step)
     replay = Replay(config, sizes.observation, sizes.action)

@@ -13,7 +13,7 @@ import numpy as np
 from policies.random_streams import LearnerStream
 from policies.rl.collection.state_env import StateEnv
 from policies.rl.from_scratch.config import MrqAlgorithm
-from policies.rl.from_scratch.host_experience import HostSteps
+from policies.rl.from_scratch.experience.host import HostSteps
 from policies.rl.mrq.learner import Mrq
 from policies.rl.mrq.updates import MrqUpdates
 from policies.rl.off_policy.config import OnlineConfig
