@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from websockets.exceptions import (
     ConnectionClosed,
+    ConnectionClosedOK,
     InvalidHandshake,
     InvalidMessage,
     InvalidStatus,
@@ -108,6 +109,8 @@ class LearnerClient:
         self._progress = threading.Condition()
         self._condition: Literal["connecting", "connected", "refused", "closed"] = "connecting"
         self._trouble = ""
+        self._ended = False
+        """Whether the learner has said that it ends, and has not been reached since."""
         self._paused = False
         self._unsaved: bytes | None = None
         """The newest parameters as a message, until they are written to disk."""
@@ -177,6 +180,7 @@ class LearnerClient:
                     next_number = self._handshake(connection)
                     self._condition = "connected"
                     self._trouble = ""
+                    self._ended = False
                     self._exchange(connection, next_number)
                 finally:
                     connection.close()
@@ -186,6 +190,9 @@ class LearnerClient:
                         wait = self._config.wait_first
             except _RefusedError as error:
                 self._note("refused", str(error))
+            except ConnectionClosedOK:
+                self._ended = True
+                self._note("connecting", f"learner {self._config.uri}: has ended")
             except (ConnectionClosed, TimeoutError, OSError) as error:
                 self._note(
                     "connecting", f"learner {self._config.uri}: lost ({error or 'no answer'})"
@@ -203,11 +210,12 @@ class LearnerClient:
         self._save_policy(at_once=True)
 
     def _note(self, condition: Literal["connecting", "refused"], trouble: str) -> None:
-        """Sets the state, and logs an error that is new."""
+        """Sets the state, and logs an error that is new; that a learner which has ended is gone is
+        no error."""
         if self._closing.is_set():
             return
         if trouble != self._trouble:
-            LOG.warning("%s", trouble)
+            LOG.log(logging.INFO if self._ended else logging.WARNING, "%s", trouble)
         self._condition = condition
         self._trouble = trouble
 

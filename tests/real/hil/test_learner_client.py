@@ -139,6 +139,34 @@ def test_after_a_lost_connection_sending_goes_on_behind_what_the_learner_has(
     assert [message.number for message in got] == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("orderly", [True, False])
+def test_a_learner_that_says_that_it_ends_is_no_reason_to_warn(
+    orderly: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    leave = threading.Event()
+
+    def leaving(connection: ServerConnection) -> None:
+        connection.recv()
+        connection.send(encode(Acknowledgement(-1)))
+        leave.wait(LONG)
+        if not orderly:
+            connection.socket.close()
+
+    caplog.set_level("INFO", logger="real.hil.learner_client")
+    with Journal(tmp_path) as journal:
+        with learner(leaving) as port:
+            link = LearnerClient(journal, config(port), TOKEN, tmp_path)
+            link.start()
+            wait_for(lambda: link.state.condition == "connected")
+            leave.set()
+        # Nobody listens any more, and it is tried again.
+        wait_for(lambda: "refused" in link.state.trouble)
+        link.close()
+    warned = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert (warned == []) == orderly
+    assert caplog.records != []
+
+
 def test_parameters_and_pauses_arrive_and_a_lost_connection_ends_the_pause(tmp_path: Path) -> None:
     leave = threading.Event()
 
