@@ -6,8 +6,8 @@ from dataclasses import field
 from typing import ClassVar, Literal
 
 from policies.chunk_policy_config import ChunkPolicyConfig
+from policies.networks.coarse_to_fine.config import CoarseToFineConfig
 from policies.networks.config import PictureFeaturesConfig, TrunkConfig
-from policies.rl.coarse_to_fine.config import CoarseToFineConfig
 from robots.config import Count, Finite, Positive, config
 from robots.wire.actor_card import ActorCard
 

@@ -19,18 +19,19 @@ from torch import Tensor
 
 from policies.card import PolicyCard, Shapes
 from policies.checkpoint import save_policy
+from policies.networks.coarse_to_fine.bins import decode
+from policies.networks.coarse_to_fine.critic import CoarseToFineCritic, highest
 from policies.networks.images.picture_features import PictureFeatures
 from policies.policy import Batch, ChunkPolicy, ObservationTensors
 from policies.policy_config import CoarseToFinePolicyConfig
-from policies.rl.coarse_to_fine.bins import decode
-from policies.rl.coarse_to_fine.networks import CoarseToFineCritic, highest
-from policies.rl.networks.ensemble import Features
-from policies.rl.replay.transitions import Sizes
 from robots.errors import HandoffError
 
 
 class CoarseToFinePolicy(ChunkPolicy):
     """Implements `ChunkPolicy` for a critic over sequences of actions."""
+
+    centre: Tensor
+    half_range: Tensor
 
     def __init__(self, config: CoarseToFinePolicyConfig, shapes: Shapes) -> None:
         super().__init__(config, shapes)
@@ -39,15 +40,15 @@ class CoarseToFinePolicy(ChunkPolicy):
         self.pictures = PictureFeatures(config.image_features, cameras) if cameras else None
         """Averaged features of the pictures; None without cameras."""
         entries = shapes.observation + (0 if self.pictures is None else self.pictures.size)
-        self.features = Features(Sizes(observation=entries, action=shapes.action))
-        self.critic = CoarseToFineCritic(
-            config.critic, self.features.size, config.horizon, shapes.action
-        )
+        self.entries = entries
+        self.register_buffer("centre", torch.zeros(entries))
+        self.register_buffer("half_range", torch.ones(entries))
+        self.critic = CoarseToFineCritic(config.critic, entries, config.horizon, shapes.action)
 
     @property
     def encoded_shape(self) -> tuple[int, int]:
         """See `ChunkPolicy.encoded_shape`."""
-        return self.observation_shape[0], self.features.size
+        return self.observation_shape[0], self.entries
 
     def encode(self, obs: ObservationTensors) -> Tensor:
         """See `ChunkPolicy.encode`."""
@@ -57,7 +58,7 @@ class CoarseToFinePolicy(ChunkPolicy):
 
     def sample(self, obs: ObservationTensors, noise_BHA: Tensor) -> Tensor:
         """Actions (B, H, A) in [-1, 1]; the noise is ignored."""
-        input_BF = self.features(self.encode(obs)[:, -1])
+        input_BF = (self.encode(obs)[:, -1] - self.centre) / self.half_range
         return decode(self.critic.best(input_BF, highest), self.config.critic.bins)
 
     def loss(self, batch: Batch, generator: np.random.Generator) -> Tensor:
@@ -78,7 +79,7 @@ def save_critic(path: Path, card: PolicyCard, weights: Mapping[str, Tensor]) -> 
     Args:
         path: existing directory.
         card: card whose model is a `CoarseToFinePolicyConfig`.
-        weights: features and target critic of the learner.
+        weights: normalisation and target critic of the learner; see `CqnAs.acting_weights`.
 
     Raises:
         HandoffError: a full disk.

@@ -14,6 +14,7 @@
 - `field_estimator`: vectors that are not observed, estimated from the observation.
 - `memory`: summaries of the observed steps.
 - `field_modules`: one module per observation field.
+- `coarse_to_fine`: the critic of CQN-AS over sequences of actions.
 - `images`: image encoders.
 - `point_encoder`: point clouds as features.
 """

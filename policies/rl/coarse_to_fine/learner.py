@@ -24,19 +24,41 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
+from policies.networks.coarse_to_fine.bins import decode, encode
+from policies.networks.coarse_to_fine.config import CoarseToFineConfig
+from policies.networks.coarse_to_fine.critic import Choice, CoarseToFineCritic, highest
 from policies.random_streams import LearnerStream, sequence_seed
-from policies.rl.coarse_to_fine.bins import decode, encode
 from policies.rl.coarse_to_fine.config import CqnAsConfig
-from policies.rl.coarse_to_fine.networks import Choice, CqnNetworks, highest
 from policies.rl.coarse_to_fine.sequences import SequenceBatch
 from policies.rl.networks.distributional import project
 from policies.rl.networks.ensemble import Features, move_towards
 from policies.rl.networks.learner_state import learner_state, load_learner_state
 from policies.rl.networks.running_normaliser import RunningNormaliser
 from policies.rl.replay.transitions import Sizes, Transitions
+
+
+class CqnNetworks(nn.Module):
+    """Critic and target critic with shared normalisation of the observations.
+
+    Args:
+        config: sizes of the critic.
+        features: network inputs.
+        horizon: steps K of a sequence.
+        actions: entries A of an action.
+    """
+
+    def __init__(
+        self, config: CoarseToFineConfig, features: Features, horizon: int, actions: int
+    ) -> None:
+        super().__init__()
+        self.features = features
+        self.critic = CoarseToFineCritic(config, features.size, horizon, actions)
+        self.target = CoarseToFineCritic(config, features.size, horizon, actions)
+        self.target.load_state_dict(self.critic.state_dict())
+        self.target.requires_grad_(False)
 
 
 class CqnAs:
@@ -149,12 +171,11 @@ class CqnAs:
         return flat.unflatten(0, shape[:-1])
 
     def acting_weights(self) -> dict[str, Tensor]:
-        """Weights of features and target critic, which act, for
+        """Normalisation and weights of the target critic, which acts, for
         `policies.families.coarse_to_fine`."""
         net = self.networks
-        features = {f"features.{name}": value for name, value in net.features.state_dict().items()}
         critic = {f"critic.{name}": value for name, value in net.target.state_dict().items()}
-        return features | critic
+        return {**net.features.state_dict(), **critic}
 
     def state_dict(self) -> dict[str, Any]:
         """Complete state."""

@@ -49,7 +49,7 @@ class SavedCritic(NamedTuple):
 
     config: CqnAsConfig
     weights: dict[str, Tensor]
-    """Features and target critic."""
+    """Normalisation and target critic."""
 
 
 class ScratchRun(Generic[TrainingEnv]):

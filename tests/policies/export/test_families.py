@@ -23,6 +23,7 @@ from policies.export.onnx import ExportConfig, export
 from policies.families.coarse_to_fine import CoarseToFinePolicy
 from policies.families.rl_actor import save_actor
 from policies.load import load_module, new_module
+from policies.networks.coarse_to_fine.config import CoarseToFineConfig
 from policies.networks.config import (
     PointEncoderConfig,
     ResnetEncoderConfig,
@@ -39,7 +40,6 @@ from policies.policy_config import (
     VlaConfig,
 )
 from policies.rl.actor_export import fast_td3_actor, gsde_actor, mrq_actor, sac_actor, stream_actor
-from policies.rl.coarse_to_fine.config import CoarseToFineConfig
 from policies.rl.mrq.config import MrqConfig, MrqEncoderConfig
 from policies.rl.mrq.learner import Mrq
 from policies.rl.networks.config import MlpSizes
@@ -244,6 +244,7 @@ def whole(demos: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
         "act",
         "bc",
         "beso",
+        "coarse_to_fine",
     ),
 )
 def test_a_family_computes_in_onnx_runtime_what_torch_does(

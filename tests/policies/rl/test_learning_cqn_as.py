@@ -22,7 +22,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from policies.rl.coarse_to_fine.config import CoarseToFineConfig, CqnAsConfig
+from policies.networks.coarse_to_fine.config import CoarseToFineConfig
+from policies.rl.coarse_to_fine.config import CqnAsConfig
 from policies.rl.coarse_to_fine.learner import CqnAs
 from policies.rl.coarse_to_fine.sequence_actor import EnsembledSequences
 from policies.rl.collection.reward_shaping import RewardShaping

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from policies.rl.coarse_to_fine.bins import decode, encode
-from policies.rl.coarse_to_fine.config import CoarseToFineConfig, CqnAsConfig
+from policies.networks.coarse_to_fine.bins import decode, encode
+from policies.networks.coarse_to_fine.config import CoarseToFineConfig
+from policies.rl.coarse_to_fine.config import CqnAsConfig
 from policies.rl.coarse_to_fine.learner import CqnAs
 from policies.rl.coarse_to_fine.sequences import SequenceBatch
 from policies.rl.replay.transitions import Observations, Sizes, without_person

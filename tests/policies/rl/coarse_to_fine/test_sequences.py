@@ -11,7 +11,7 @@ from policies.rl.coarse_to_fine.sequence_actor import EnsembledSequences
 from policies.rl.coarse_to_fine.sequences import SequenceSampler
 from policies.rl.replay.whole_episodes import WholeEpisodes
 from robots.control.temporal_ensemble import temporal_ensemble
-from robots.wire.steps import Steps, select_steps
+from robots.wire.steps import Steps, concatenate_steps, select_steps
 from tests.policies.rl.replays import episode, replay_of
 
 
@@ -76,13 +76,7 @@ def test_episodes_are_kept_until_they_end() -> None:
 
     def step(index: int, success: list[bool]) -> list[Steps]:
         rows = [select_steps(each, np.array([index])) for each in (first, second)]
-        both = Steps(
-            **{
-                name: np.concatenate([getattr(row, name) for row in rows])
-                for name in Steps._fields
-                if name not in ("pictures", "next_pictures")
-            }
-        )
+        both = concatenate_steps(rows)
         return running.add(both, np.array(success))
 
     assert step(0, [False, False]) == []

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from policies.load import load_module, load_policy
+from policies.networks.coarse_to_fine.config import CoarseToFineConfig
 from policies.policy_config import CoarseToFinePolicyConfig
-from policies.rl.coarse_to_fine.config import CoarseToFineConfig, CqnAsConfig
+from policies.rl.coarse_to_fine.config import CqnAsConfig
 from policies.rl.coarse_to_fine.learner import CqnAs
 from policies.rl.from_scratch.config import CqnAsAlgorithm, FromScratchConfig
+from policies.rl.from_scratch.experience.cqn_as import CqnAsExperience
 from policies.rl.from_scratch.off_policy import ReplayRun
 from policies.rl.from_scratch.train import check_demonstrations, check_resident, make_run
 from policies.rl.from_scratch.train import train_from_scratch as train
@@ -100,13 +102,14 @@ def test_environments_that_cannot_be_saved_begin_new_episodes(walks: Path, tmp_p
     run.resume()
     run.learn(no_progress)
     # An episode that was abandoned would go on under another number, longer than the time limit.
+    assert isinstance(run._experience, CqnAsExperience)
     replay = run._experience.replay
-    stored = replay.columns["episode"][: len(replay)]
-    numbers = replay.columns["number"][: len(replay)]
+    order = np.argsort(replay.columns["serial"][: len(replay)])
+    stored, numbers = replay.columns["episode"][order], replay.columns["number"][order]
     for episode in np.unique(stored):
         steps = numbers[stored == episode]
         assert len(steps) <= LIMIT
-        assert np.array_equal(steps, np.arange(steps[0], steps[0] + len(steps)))
+        assert np.array_equal(steps, steps[0] + np.arange(len(steps)))
     run.run.env.env.close()
     run.run.resumable.close()
 

@@ -14,10 +14,11 @@ import torch
 
 from policies.checkpoint import read_card, read_weights
 from policies.load import load_module, load_policy
+from policies.networks.coarse_to_fine.config import CoarseToFineConfig
 from policies.networks.config import PictureFeaturesConfig
 from policies.networks.images.efficientnet_lite import pretrained_trunk
 from policies.networks.images.picture_features import PictureEncoder
-from policies.rl.coarse_to_fine.config import CoarseToFineConfig, CqnAsConfig
+from policies.rl.coarse_to_fine.config import CqnAsConfig
 from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.collection.seeds import CountedSeeds
 from policies.rl.collection.state_env import StateEnv

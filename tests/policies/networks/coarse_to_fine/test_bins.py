@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from policies.rl.coarse_to_fine.bins import decode, encode, width_of
+from policies.networks.coarse_to_fine.bins import decode, encode, width_of
 
 
 @pytest.mark.parametrize(("levels", "bins"), [(1, 5), (3, 5), (4, 2), (2, 11)])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from policies.rl.coarse_to_fine.bins import decode, encode
-from policies.rl.coarse_to_fine.config import CoarseToFineConfig
-from policies.rl.coarse_to_fine.networks import CoarseToFineCritic, highest
+from policies.networks.coarse_to_fine.bins import decode, encode
+from policies.networks.coarse_to_fine.config import CoarseToFineConfig
+from policies.networks.coarse_to_fine.critic import CoarseToFineCritic, highest
 
 CONFIG = CoarseToFineConfig(levels=2, bins=3, atoms=5, low=0.0, high=1.0, features=6, units=8)
 

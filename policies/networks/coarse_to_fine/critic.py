@@ -1,7 +1,7 @@
 """Defines the critic of CQN-AS, and the search for the actions of highest value.
 
 Shape suffixes: B batch, F features, K steps of a sequence, A action, L levels,
-M some of the levels, C bins, Z atoms, H hidden units.
+M some of the levels, C bins, Z atoms.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from policies.rl.coarse_to_fine.bins import refine, width_of
-from policies.rl.coarse_to_fine.config import CoarseToFineConfig
-from policies.rl.networks.distributional import even_atoms, mean_value
-from policies.rl.networks.ensemble import Features
+from policies.networks.coarse_to_fine.bins import refine, width_of
+from policies.networks.coarse_to_fine.config import CoarseToFineConfig
 
 Choice = Callable[[Tensor], Tensor]
 """(B, K, A) indices of bins, from their values (B, K, A, C)."""
@@ -103,7 +101,7 @@ class CoarseToFineCritic(nn.Module):
         super().__init__()
         self.config = config
         self.sequence_shape = (horizon, actions)
-        self.register_buffer("atoms_Z", even_atoms(config.low, config.high, config.atoms))
+        self.register_buffer("atoms_Z", torch.linspace(config.low, config.high, config.atoms))
         self.value = SequenceStream(config, inputs, horizon, actions, config.atoms)
         self.advantage = SequenceStream(
             config, inputs, horizon, actions, config.bins * config.atoms
@@ -131,13 +129,13 @@ class CoarseToFineCritic(nn.Module):
 
     def values(self, logits: Tensor) -> Tensor:
         """(...) means of value distributions, from logits (..., Z)."""
-        return mean_value(functional.softmax(logits, dim=-1), self.atoms_Z)
+        return functional.softmax(logits, dim=-1) @ self.atoms_Z
 
     def best(self, input_BF: Tensor, choose: Choice) -> Tensor:
         """(B, K, A, L) indices of the bins that `choose` takes, level by level."""
         config = self.config
         features = self.encode(input_BF)
-        low_BKA = input_BF.new_full((len(input_BF), *self.sequence_shape), -1.0)
+        low_BKA = input_BF.new_full((input_BF.shape[0], *self.sequence_shape), -1.0)
         chosen = []
         for level in range(config.levels):
             centre_BKA = low_BKA + 0.5 * config.bins * width_of(level, config.bins)
@@ -147,27 +145,6 @@ class CoarseToFineCritic(nn.Module):
             chosen.append(index_BKA)
             low_BKA = refine(low_BKA, index_BKA, level, config.bins)
         return torch.stack(chosen, dim=-1)
-
-
-class CqnNetworks(nn.Module):
-    """Critic and target critic with shared normalisation of the observations.
-
-    Args:
-        config: sizes of the critic.
-        features: network inputs.
-        horizon: steps K of a sequence.
-        actions: entries A of an action.
-    """
-
-    def __init__(
-        self, config: CoarseToFineConfig, features: Features, horizon: int, actions: int
-    ) -> None:
-        super().__init__()
-        self.features = features
-        self.critic = CoarseToFineCritic(config, features.size, horizon, actions)
-        self.target = CoarseToFineCritic(config, features.size, horizon, actions)
-        self.target.load_state_dict(self.critic.state_dict())
-        self.target.requires_grad_(False)
 
 
 def highest(value_BKAC: Tensor) -> Tensor:
