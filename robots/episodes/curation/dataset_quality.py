@@ -25,6 +25,8 @@ from robots.episodes.curation.running import DistinctRows, RunningMoments
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 
+_ABOVE_CHANCE = 0.05
+"""Share of the way from a random policy to the best one which at least one episode must reach."""
 _DISTINCT_SHARE = 0.95
 """Share of distinct pairs above which bins are too fine to tell data sets apart."""
 
@@ -236,12 +238,13 @@ def _measured(
     returns: np.ndarray,
     counts: list[DistinctRows],
 ) -> DatasetQuality:
-    quality = None
+    quality = highest = None
     relative = config.random_return is None or config.best_return is None
     if len(returns):
         worst, best = _references(returns, config)
         if best > worst:
             quality = as_number((returns.mean() - worst) / (best - worst))
+            highest = as_number((returns.max() - worst) / (best - worst))
     coverage = counts[0].count / max(counts[1].count, 1) if len(counts) > 1 else None
     return DatasetQuality(
         episodes=store.num_episodes,
@@ -255,13 +258,16 @@ def _measured(
         exact=all(count.exact for count in counts),
         reference_pairs=counts[1].count if len(counts) > 1 else None,
         coverage=coverage,
-        advice=tuple(_advice(config, quality, relative, coverage, counts[0].count / steps)),
+        advice=tuple(
+            _advice(config, quality, highest, relative, coverage, counts[0].count / steps)
+        ),
     )
 
 
 def _advice(
     config: QualityConfig,
     quality: float | None,
+    highest: float | None,
     relative: bool,
     coverage: float | None,
     distinct: float,
@@ -269,6 +275,12 @@ def _advice(
     """Sentences about learners by the findings of the paper, and about limits of the figures."""
     if quality is None:
         yield "There are no rewards that differ: imitation is the only learner that does not need them."
+    elif highest is not None and highest < _ABOVE_CHANCE:
+        # The paper's rewards are dense; where a set never reaches a goal, coverage does not help.
+        yield (
+            "No episode is better than a random policy, so rewards teach nothing here, whatever the coverage. Add "
+            "episodes that succeed."
+        )
     else:
         high = quality >= config.high_quality
         wide = coverage is not None and coverage >= config.high_coverage

@@ -138,3 +138,21 @@ def test_a_reference_of_another_task_is_refused():
     reference = cast(EpisodeStore, MemoryStore(layout, other.stored, other.about))
     with pytest.raises(HandoffError, match="Is it of another task"):
         dataset_quality(SMALL, reference=reference)
+
+
+def test_coverage_is_no_advice_where_no_episode_is_better_than_chance():
+    states, actions = [[0, 1, 2], [2, 1, 0]], [[0, 1, 0], [1, 0, 1]]
+    config = QualityConfig(random_return=0.0, best_return=1.0)
+
+    def advice(rewards) -> list[str]:
+        made = store(states, actions, rewards)
+        quality = dataset_quality(made, config, reference=made)
+        assert quality.coverage == 1.0
+        return [each for each in quality.advice if "% of the pairs" not in each]
+
+    failed = advice([[0, 0, 0], [0, 0, 0]])
+    assert len(failed) == 1
+    assert failed[0].startswith("No episode is better than a random policy")
+    once = advice([[0, 0, 0], [0, 0, 1]])
+    assert any("unconstrained off-policy" in sentence for sentence in once)
+    assert not any("random policy" in sentence for sentence in once)
