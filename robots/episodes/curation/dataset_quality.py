@@ -25,7 +25,7 @@ from robots.episodes.curation.running import DistinctRows, RunningMoments
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 
-_ABOVE_CHANCE = 0.05
+_ABOVE_RANDOM = 0.05
 """Share of the way from a random policy to the best one which at least one episode must reach."""
 _DISTINCT_SHARE = 0.95
 """Share of distinct pairs above which bins are too fine to tell data sets apart."""
@@ -275,7 +275,7 @@ def _advice(
     """Sentences about learners by the findings of the paper, and about limits of the figures."""
     if quality is None:
         yield "There are no rewards that differ: imitation is the only learner that does not need them."
-    elif highest is not None and highest < _ABOVE_CHANCE:
+    elif highest is not None and highest < _ABOVE_RANDOM:
         # The paper's rewards are dense; where a set never reaches a goal, coverage does not help.
         yield (
             "No episode is better than a random policy, so rewards teach nothing here, whatever the coverage. Add "
