@@ -34,6 +34,9 @@ endif
 export OMP_NUM_THREADS ?= 1
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
+# Images of containers often forbid Python to keep what it compiles: each of the hundreds of processes of a run would
+# compile torch, Prefect and Handoff anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo server test nightly learn claims peers bench gpu-pusht-image lint format docs clean
 

@@ -89,8 +89,17 @@ def pytest_collection_finish() -> None:
     """Takes what exists once all tests are known, millions of objects that stay to the end, out of
     garbage collections: ManiSkill and others collect explicitly, each time for a second and
     more."""
+    _freeze_objects()
+
+
+def _freeze_objects() -> None:
+    """Takes what exists, but no garbage, out of garbage collections."""
     gc.collect()
     gc.freeze()
+
+
+_with_maniskill: set[Path] = set()
+"""Files of tests that need ManiSkill, of those that have begun."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -98,6 +107,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips tests that this machine cannot run, before their fixtures are set up."""
     for mark in item.iter_markers("needs"):
         require(*mark.args)
+        if mark.args == ("maniskill",) and item.path not in _with_maniskill:
+            # ManiSkill itself was not imported when all tests were known, and earlier tests have
+            # imported torch's compiler, Prefect and others meanwhile.
+            _with_maniskill.add(item.path)
+            _freeze_objects()
 
 
 def require(need: Need) -> None:

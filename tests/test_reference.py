@@ -13,8 +13,13 @@ from flows.commands.app import command_arguments, examples, named_commands
 from robots.config import config, key_paths
 from tests.documents import ROOT, hook
 
-OPTIONS = hook().pages()["reference/options.md"]
-COMMANDS = hook().pages()["reference/command_line.md"]
+
+def options_page() -> str:
+    return hook().pages()["reference/options.md"]
+
+
+def commands_page() -> str:
+    return hook().pages()["reference/command_line.md"]
 
 
 @cache
@@ -33,10 +38,10 @@ def cells(text: str) -> list[list[str]]:
 def shown_at(group: str) -> dict[str, set[str]]:
     """Names of the classes that a configuration has at each of its paths."""
     found: dict[str, set[str]] = {}
-    text = sections(OPTIONS)
+    text = sections(options_page())
     last = [heading for heading in text if heading in {g.title for g in hook().groups()}]
     assert group in last
-    body = OPTIONS.split(f"\n## {group}\n", 1)[1].split("\n## ", 1)[0]
+    body = options_page().split(f"\n## {group}\n", 1)[1].split("\n## ", 1)[0]
     for name, paths in re.findall(r"^- \[(\w+)\]\(#\1\): (.+)$", body, re.MULTILINE):
         for path in re.findall(r"`([^`]+)`", paths):
             found.setdefault(path, set()).add(name)
@@ -45,7 +50,9 @@ def shown_at(group: str) -> dict[str, set[str]]:
 
 def options_of(name: str) -> set[str]:
     """Options in the section of a class."""
-    (body,) = [text for heading, text in sections(OPTIONS).items() if f"{{#{name}}}" in heading]
+    (body,) = [
+        text for heading, text in sections(options_page()).items() if f"{{#{name}}}" in heading
+    ]
     return {row[0].strip("`") for row in cells(body)}
 
 
@@ -61,14 +68,14 @@ def test_every_option_is_listed_in_a_class_that_stands_at_its_path(group: str, c
 
 
 def test_no_option_is_without_type_default_and_description() -> None:
-    rows = cells(OPTIONS)
+    rows = cells(options_page())
     assert len(rows) > 500
     assert [row for row in rows if len(row) != 4 or not all(row)] == []
 
 
 def test_every_command_and_argument_is_listed_with_a_description() -> None:
     for name in named_commands():
-        body = sections(COMMANDS)[f"handoff {name}"]
+        body = sections(commands_page())[f"handoff {name}"]
         rows = {row[0].split("`")[1]: row[2] for row in cells(body)}
         for argument in command_arguments(name):
             assert len(rows[argument.names[0]]) > 5, f"handoff {name} {argument.names[0]}"
@@ -76,7 +83,7 @@ def test_every_command_and_argument_is_listed_with_a_description() -> None:
 
 def test_every_command_is_shown_with_what_it_does_its_usage_and_examples() -> None:
     for name, function in named_commands().items():
-        body = sections(COMMANDS)[f"handoff {name}"]
+        body = sections(commands_page())[f"handoff {name}"]
         first = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
         assert first in body
         assert f"```\nhandoff {name}" in body
@@ -85,7 +92,7 @@ def test_every_command_is_shown_with_what_it_does_its_usage_and_examples() -> No
 
 def test_every_target_that_make_help_prints_is_listed() -> None:
     printed = re.findall(r"^## make ([\w-]+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    listed = {row[0].strip("`").split()[1] for row in cells(sections(COMMANDS)["make"])}
+    listed = {row[0].strip("`").split()[1] for row in cells(sections(commands_page())["make"])}
     assert set(printed) == listed
 
 

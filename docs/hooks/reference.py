@@ -73,7 +73,8 @@ def _wiring(kind: Any) -> str:
     return f"{kind.about} {takes} Makes: {kind.makes}."
 
 
-def places(cls: type) -> dict[type, list[str]]:
+@cache
+def places(cls: type) -> Mapping[type, list[str]]:
     """Every configuration class inside `cls`, with the paths at which it stands; "" is `cls`."""
     found: dict[type, list[str]] = {}
     _find_places(cls, "", found)
@@ -82,16 +83,20 @@ def places(cls: type) -> dict[type, list[str]]:
 
 def _find_places(cls: type, path: str, found: dict[type, list[str]]) -> None:
     found.setdefault(cls, []).append(path)
-    hints = get_type_hints(cls)
-    for field in fields(cls):
-        for option in _classes(hints[field.name]):
-            _find_places(option, f"{path}.{field.name}".lstrip("."), found)
+    for name, option in _options(cls):
+        _find_places(option, f"{path}.{name}".lstrip("."), found)
 
 
-def _classes(hint: Any) -> tuple[type, ...]:
+@cache
+def _options(cls: type) -> tuple[tuple[str, type], ...]:
+    """The configuration classes that the options of a class take, each with the option's name. Some
+    classes stand at hundreds of places."""
     from robots.config import classes_of
 
-    return classes_of(hint)
+    hints = get_type_hints(cls)
+    return tuple(
+        (field.name, option) for field in fields(cls) for option in classes_of(hints[field.name])
+    )
 
 
 def options_page() -> str:

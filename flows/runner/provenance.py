@@ -17,7 +17,6 @@ from robots.processes import login
 
 NUMERIC_PACKAGES = (
     "torch",
-    "diffusers",
     "zarr",
     "mujoco",
     "onnxruntime",

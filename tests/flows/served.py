@@ -32,6 +32,9 @@ class PrefectServer:
     """Environment of a person at another terminal."""
     log: Path
     process: subprocess.Popen[bytes]
+    client: Any
+    """Prefect's client, kept because a new one reads the certificates of all authorities and asks
+    the server for its version."""
 
     def prefect(self, *words: str) -> str:
         """What a command of Prefect prints, as a person gives it who has only set the address."""
@@ -55,19 +58,17 @@ class PrefectServer:
         """Asks for a run of a deployment, which a worker then starts; or makes one in a state."""
         from prefect.states import Scheduled
 
-        with self._client() as client:
-            found = client.read_deployment_by_name(deployment)
-            return client.create_flow_run_from_deployment(
-                found.id, parameters=dict(parameters), state=state or Scheduled()
-            )
+        found = self.client.read_deployment_by_name(deployment)
+        return self.client.create_flow_run_from_deployment(
+            found.id, parameters=dict(parameters), state=state or Scheduled()
+        )
 
     def state(self, run: str) -> Any:
         """State of a run by its id; None if the server does not answer."""
         import httpx
 
         try:
-            with self._client() as client:
-                return client.read_flow_run(run).state
+            return self.client.read_flow_run(run).state
         except httpx.HTTPError:
             return None
 
@@ -75,12 +76,10 @@ class PrefectServer:
         """Cancels a run by its id, as the button of Prefect's page does."""
         from prefect.states import Cancelling
 
-        with self._client() as client:
-            client.set_flow_run_state(run, Cancelling())
+        self.client.set_flow_run_state(run, Cancelling())
 
     def flow_runs(self) -> Sequence[Any]:
-        with self._client() as client:
-            return client.read_flow_runs()
+        return self.client.read_flow_runs()
 
     @contextmanager
     def worker(self, pool: str, variables: Mapping[str, str]) -> Iterator[Path]:
@@ -104,19 +103,13 @@ class PrefectServer:
 
     def artifacts(self) -> dict[str, str]:
         """The newest artifact of every key."""
-        with self._client() as client:
-            response = client.request("POST", "/artifacts/latest/filter", json={"limit": 200})
+        response = self.client.request("POST", "/artifacts/latest/filter", json={"limit": 200})
         return {entry["key"]: str(entry["data"]) for entry in response.json()}
 
     def logs(self) -> str:
         """The ends of all logs."""
         files = [self.log, *sorted((self.folder / "prefect" / "handoff-logs").glob("*"))]
         return "\n".join(f"{file.name}: {file.read_text()[-3000:]}" for file in files)
-
-    def _client(self) -> Any:
-        from prefect.client.orchestration import SyncPrefectClient
-
-        return SyncPrefectClient(f"{self.address}/api")
 
 
 @contextmanager
@@ -125,6 +118,8 @@ def prefect_server_at_work(
 ) -> Iterator[PrefectServer]:
     """Runs `handoff server` until the end of the block, with further variables of the
     environment."""
+    from prefect.client.orchestration import SyncPrefectClient
+
     port, results_port = _free_ports()
     address = f"http://127.0.0.1:{port}"
     own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
@@ -149,14 +144,16 @@ def prefect_server_at_work(
         )
     person = {**environment, "PREFECT_API_URL": f"{address}/api"}
     results = f"http://127.0.0.1:{results_port}"
-    server = PrefectServer(folder, address, results, person, log, process)
+    client = SyncPrefectClient(f"{address}/api")
+    server = PrefectServer(folder, address, results, person, log, process, client)
     try:
         deadline = time.monotonic() + START_SECONDS
         while "Ctrl-C ends" not in log.read_text():
             assert process.poll() is None, server.logs()
             assert time.monotonic() < deadline, server.logs()
             time.sleep(0.2)
-        yield server
+        with client:
+            yield server
     finally:
         process.terminate()
         process.wait(60)

@@ -3,6 +3,7 @@ sentence why not. A new one has to be entered here."""
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -12,7 +13,7 @@ import pytest
 
 from flows.runner.artifact import Artifact
 from flows.runner.signature import find_kind, shipped_kinds
-from flows.runner.stage import run_stage
+from flows.runner.stage import Stage, run_stage
 from flows.session.config import HilEnvConfig
 from flows.stages.learn.classify import cloned_policy
 from flows.stages.learn.config import (
@@ -380,10 +381,16 @@ def finished() -> dict[str, Artifact]:
     return {}
 
 
+@cache
+def declared_once(recipe: str) -> dict[str, Stage]:
+    """The stages of a recipe, whose file does not change."""
+    return declared(recipe)
+
+
 def made(name: str, recipe: str, finished: dict[str, Artifact]) -> Artifact:
     """The artifact of a stage, which runs after those that it needs."""
     if name not in finished:
-        stage = declared(recipe)[name]
+        stage = declared_once(recipe)[name]
         inputs: dict[str, Any] = {
             key: made(source.name, recipe, finished) for key, source in stage.inputs.items()
         }
@@ -453,7 +460,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_takes_pictures(name: str, recipe: str, finished: dict[str, Artifact]) -> None:
-    stage, artifact = declared(recipe)[name], made(name, recipe, finished)
+    stage, artifact = declared_once(recipe)[name], made(name, recipe, finished)
     makes = find_kind(stage.uses).makes
     if makes == "policy":
         assert CAMERA in read_card(artifact.path).sensors
@@ -467,18 +474,18 @@ def test_it_takes_pictures(name: str, recipe: str, finished: dict[str, Artifact]
 
 
 def test_every_stage_of_the_recipe_is_run(recipe: str) -> None:
-    assert sorted(declared(recipe)) == sorted(NAMES)
+    assert sorted(declared_once(recipe)) == sorted(NAMES)
 
 
 def test_every_kind_of_stage_is_entered(recipe: str) -> None:
-    run = {stage.uses for stage in declared(recipe).values()}
+    run = {stage.uses for stage in declared_once(recipe).values()}
     assert run | ELSEWHERE.keys() | WITHOUT.keys() == shipped_kinds().keys()
     assert not run & (ELSEWHERE.keys() | WITHOUT.keys())
     assert all(find_spec(module) is not None for module in ELSEWHERE.values())
 
 
 def test_every_algorithm_and_family_is_entered(recipe: str) -> None:
-    configs = [stage.config for stage in declared(recipe).values()]
+    configs = [stage.config for stage in declared_once(recipe).values()]
     run = {config.algorithm.kind for config in configs if hasattr(config, "algorithm")}
     assert run | REFUSED == algorithms()
     assert not run & REFUSED
