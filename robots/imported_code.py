@@ -22,6 +22,7 @@ from robots.errors import HandoffError
 
 LIBRARIES = {
     "cv2": "opencv-python-headless",
+    "diffusers": "diffusers",
     "gym_pusht": "gym-pusht",
     "gymnasium": "gymnasium",
     "isaaclab": "isaaclab",

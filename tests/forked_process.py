@@ -6,7 +6,7 @@ from __future__ import annotations
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext
 
-PRELOADED = ["torch", "zarr", "mujoco"]
+PRELOADED = ["torch", "zarr", "diffusers", "diffusers.schedulers.scheduling_ddim", "mujoco"]
 
 
 def forked_process_context() -> ForkServerContext:

@@ -17,6 +17,7 @@ from robots.processes import login
 
 NUMERIC_PACKAGES = (
     "torch",
+    "diffusers",
     "zarr",
     "mujoco",
     "onnxruntime",

@@ -1,18 +1,18 @@
-"""Diffusion with the squared-cosine schedule: DDIM and DDPM.
+"""Diffusion with the squared-cosine schedule: DDIM and DDPM, on top of diffusers' schedulers.
 
-Schedules, timesteps and sampling are implemented here, and for the other methods in
-`policies.samplers.flow_matching` and `policies.samplers.edm`: the `step` of diffusers' schedulers
-returns no mean, standard deviation or log-probability, is stateful, and takes one timestep for the
-whole batch, and their import takes longer than that of torch, in every process that loads a
-policy. Tests compare the results with diffusers' DDPM, DDIM, FlowMatchEulerDiscrete,
-FlowMatchHeunDiscrete, EDMEuler and EulerAncestralDiscrete schedulers.
+Schedules and timesteps come from diffusers' `DDPMScheduler` and `DDIMScheduler`. Sampling of chains
+is implemented here (`DiffusionGrid`, and for the other methods in `policies.samplers.flow_matching`
+and `policies.samplers.edm`): diffusers' `step` returns no mean, standard deviation or
+log-probability, is stateful, and takes one timestep for the whole batch. Tests compare the results
+with diffusers' DDPM, DDIM, FlowMatchEulerDiscrete, FlowMatchHeunDiscrete, EDMEuler and
+EulerAncestralDiscrete schedulers.
 
 By default the network predicts the velocity v = alpha * noise - sigma * clean (Salimans
 and Ho 2022), where a sample at timestep k is x = alpha[k] * clean + sigma[k] * noise. At the last
 timestep alpha is almost 0, so that sampling starts from pure noise and a single step predicts the
 clean chunk; hence the `trailing` timesteps, which include it.
 
-DDIM with eta = 0 is unrolled with its coefficients as plain numbers: diffusers' `step` looks
+DDIM with eta = 0 is unrolled with diffusers' coefficients as plain numbers: diffusers' `step` looks
 tensors up by timestep, which would add tables to an exported graph. A test compares the two.
 
 Shape suffixes: B batch, H horizon, A action, K noise levels.
@@ -20,7 +20,6 @@ Shape suffixes: B batch, H horizon, A action, K noise levels.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -87,29 +86,11 @@ class NoiseSchedule(NamedTuple):
         return NoiseSchedule(self.alpha_K.to(device), self.sigma_K.to(device))
 
 
-MAX_BETA = 0.999
-"""Largest share of the signal's power that one timestep may replace by noise."""
-COSINE_OFFSET = 0.008
-"""Offset of the cosine, which keeps the noise of the first timestep from vanishing."""
-
-
-def cosine_signal_power(timesteps: int) -> Tensor:
-    """Power of the signal after each timestep of the squared-cosine schedule (Nichol and Dhariwal
-    2021, equation 17), (K,); diffusers' `alphas_cumprod` of `squaredcos_cap_v2`, bit for bit."""
-
-    def signal(time: float) -> float:
-        return math.cos((time + COSINE_OFFSET) / (1.0 + COSINE_OFFSET) * math.pi / 2) ** 2
-
-    betas = [
-        min(1.0 - signal((step + 1) / timesteps) / signal(step / timesteps), MAX_BETA)
-        for step in range(timesteps)
-    ]
-    return torch.cumprod(1.0 - torch.tensor(betas, dtype=torch.float32), dim=0)
-
-
 def cosine_schedule(timesteps: int) -> NoiseSchedule:
     """The squared-cosine schedule (Nichol and Dhariwal 2021) with `timesteps` steps."""
-    alpha_bar_K = cosine_signal_power(timesteps)
+    from diffusers import DDPMScheduler
+
+    alpha_bar_K = DDPMScheduler(timesteps, beta_schedule="squaredcos_cap_v2").alphas_cumprod
     return NoiseSchedule(alpha_bar_K.sqrt(), (1.0 - alpha_bar_K).sqrt())
 
 
@@ -139,16 +120,19 @@ def ddim_steps(timesteps: int, steps: int) -> tuple[DdimStep, ...]:
     Raises:
         HandoffError: `steps` does not divide `timesteps`.
     """
+    from diffusers import DDIMScheduler
+
     if not 1 <= steps <= timesteps or timesteps % steps:
         raise HandoffError(
             f"sampler: {steps} steps, expected a divisor of the schedule's {timesteps} timesteps."
         )
-    # The trailing timesteps: the last one, then every (timesteps / steps)-th before it.
-    timestep_values = range(timesteps - 1, -1, -(timesteps // steps))
-    alpha_bar_K = cosine_signal_power(timesteps)
-    alpha_bars = [float(alpha_bar_K[timestep]) for timestep in timestep_values]
-    # The clean sample is all signal.
-    next_alpha_bars = [*alpha_bars[1:], 1.0]
+    scheduler = DDIMScheduler(
+        timesteps, beta_schedule="squaredcos_cap_v2", timestep_spacing="trailing"
+    )
+    scheduler.set_timesteps(steps)
+    timestep_values = [int(timestep) for timestep in scheduler.timesteps]
+    alpha_bars = [float(scheduler.alphas_cumprod[timestep]) for timestep in timestep_values]
+    next_alpha_bars = [*alpha_bars[1:], float(scheduler.final_alpha_cumprod)]
     return tuple(
         DdimStep(
             timestep,
