@@ -29,6 +29,7 @@ from flows.stages.data.config import (
 from flows.stages.data.ingest import SHIPPED
 from flows.stages.data.relabel import RelabelConfig
 from policies.chunk_policy_config import EncodedPolicyConfig
+from policies.rl.from_scratch.config import FromScratchConfig
 from robots.episodes.curation.choose import SplitConfig, check_splits
 from robots.episodes.demonstrations import field_role, open_demonstrations
 from robots.episodes.ingest import IngestConfig
@@ -184,6 +185,10 @@ def _check_parts(stage: Stage, recorded: Fields) -> None:
 
 def _observed(stage: Stage) -> Iterator[Observed]:
     """Yields the fields that the options of a stage name."""
+    if isinstance(stage.config, FromScratchConfig):
+        yield Observed(stage.name, "fields", stage.config.fields)
+        yield Observed(stage.name, "image_fields", stage.config.image_fields, "picture")
+        return
     for path in BLOCKS:
         block: Any = stage.config
         for key in path.split("."):
