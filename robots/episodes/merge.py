@@ -318,8 +318,11 @@ def _taken(name: str, store: EpisodeStore, successes: bool, episodes_each: int |
         if not successes or store.metadata(episode).get("success", True)
     ]
     if not episodes:
+        failed = (
+            "all failed, and successes alone are taken. Set successes: false to take failures, too"
+        )
         raise HandoffError(
-            f"merge: {name} has {store.num_episodes} episodes, of which none is to be taken. Did its policy succeed?"
+            f"merge: {name} has {store.num_episodes} episodes, {failed if store.num_episodes else 'nothing to merge'}."
         )
     return episodes if episodes_each is None else episodes[:episodes_each]
 
