@@ -19,7 +19,7 @@ from flows.recipes.environments import check_options
 from flows.recipes.formulas import check_formulas
 from flows.recipes.matrix import Binding, Choice, check_entries, refers, substituted
 from flows.recipes.observed import check_observed
-from flows.recipes.pictures import check_crops
+from flows.recipes.pictures import check_crops, check_sizes
 from flows.recipes.recipe import Recipe, StageEntry
 from flows.recipes.seeds import reseeded
 from flows.runner.signature import StageInput, StageKind, find_kind
@@ -208,6 +208,7 @@ def _copies(
         )
         check_observed(stage, data=fetch is not None)
         check_crops(stage, data=fetch is not None)
+        check_sizes(stage, data=fetch is not None)
         check_options(stage)
         check_formulas(stage)
         yield _Copy(stage, binding)
