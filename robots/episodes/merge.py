@@ -218,7 +218,7 @@ def merged_schema(
     tasks = sorted({schema.name for schema in schemas.values()})
     if task is None and len(tasks) > 1:
         raise HandoffError(
-            f"merge: the stores are of the tasks {', '.join(tasks)}. Give the merged store a name (`task`)."
+            f"merge: the stores are of the tasks {', '.join(tasks)}. Give the merged store a name (task, --task)."
         )
     robots = sorted({schema.robot for schema in schemas.values() if schema.robot})
     if len(robots) > 1:
@@ -232,7 +232,7 @@ def merged_schema(
         raise HandoffError(
             "merge: the streams of the stores differ: "
             + "; ".join(f"{name} has {', '.join(sorted(s.streams))}" for name, s in schemas.items())
-            + ". Set missing: drop for the common ones."
+            + ". Set missing: drop (--missing drop) for the common ones."
         )
     return EpisodeSchema(
         name=task or tasks[0],

@@ -327,6 +327,22 @@ stages:
     ]
 
 
+def test_names_of_copies_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "fr3_rldg", "--until", "specialist_scores"]) == 0
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    last = shown.split("specialist_scores@specialist,skill=flip_switch")[1]
+    # Input and reason, each over two lines of its column.
+    assert last.split()[:6] == [
+        "evaluate",
+        "specialist@skill",
+        "wait",
+        "after",
+        "=flip_switch",
+        "specialist@skill",
+    ]
+
+
 def test_what_a_sentence_encoder_needs_is_missing(
     recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
