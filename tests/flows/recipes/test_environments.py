@@ -51,6 +51,23 @@ def test_options_that_the_engine_reads_pass() -> None:
     build("vla_ppo", WARP.replace("reach", "reach_by_name"))
 
 
+def test_cameras_that_a_policy_does_not_observe_are_refused_on_a_device() -> None:
+    cameras = WARP.replace("reach", "reach_by_name").replace("resident", "cameras: {}, resident")
+    with pytest.raises(HandoffError, match="has cameras, which the policy does not observe"):
+        build("vla_ppo", cameras)
+
+
+def test_the_actions_of_a_gymnasium_id_need_a_meaning_before_they_are_learned() -> None:
+    mountain = (
+        "protocol={name: car, engine: gym, task: MountainCarContinuous-v0, max_steps: 9, "
+        "options: {gym: {success: terminated}}}"
+    )
+    recipe = ["reach_ppo", f"shared.{mountain}", "teacher.fields=[]", "~gate", "~twin"]
+    with pytest.raises(HandoffError, match=r"actions of MountainCarContinuous-v0 mean .*as_recor"):
+        build(*recipe, "~bundle.action_interface")
+    build(*recipe, "bundle.action_interface=as_recorded")
+
+
 @pytest.mark.parametrize(
     ("recipe", "override", "problem"),
     [
