@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from flows.orchestration.flow import make_flow, prepare_prefect
@@ -21,6 +21,7 @@ from flows.recipes.graph import stages
 from flows.recipes.recipe import Recipe, read_recipe
 from flows.reports.run_records.record import RunRecord
 from flows.reports.summary import summarise, write_cached_results, write_results
+from flows.runner.artifact import Artifact
 from flows.runner.content import check_content
 from flows.runner.plan import cached_artifacts, up_to
 from flows.runner.run_end import RUN_ENDED
@@ -42,6 +43,7 @@ def run(
     parallel: int | None = None,
     fail_fast: bool = False,
     debug: bool = False,
+    announce: Callable[[Sequence[Stage]], None] = lambda pending: None,
 ) -> Path:
     """Runs a recipe; returns the path of its `summary.json`.
 
@@ -54,6 +56,7 @@ def run(
         fail_fast: stops all stages after the first failure; otherwise those go on that do not need
             the failed one.
         debug: shows Prefect's log.
+        announce: called with the stages that are not cached, before the first of them starts.
 
     Raises:
         HandoffError: invalid recipe, or a stage failed; finished stages stay cached.
@@ -64,12 +67,14 @@ def run(
     runs = open_runs(recipe.runs, recipe.stages, redo)
     declared = up_to(stages(recipe), until)
     check_redo(declared, redo)
-    outcomes = None if redo else _all_cached(declared, runs)
+    artifacts = cached_artifacts(declared, runs.folder)
+    outcomes = None if redo else _all_cached(artifacts, runs)
     if outcomes is not None:
         path = _write_cached(recipe, runs, outcomes, started)
         runs.publish(recipe.name)
         return path
     runs.check_writable()
+    announce([each for each in declared if artifacts[each.name] is None or redone(each, redo)])
     prepare_prefect(debug)
     obstacle = check_prefect()
     try:
@@ -118,9 +123,11 @@ def _write_cached(
     return path
 
 
-def _all_cached(declared: Sequence[Stage], runs: Runs) -> dict[str, StageOutcome] | None:
+def _all_cached(
+    artifacts: Mapping[str, Artifact | None], runs: Runs
+) -> dict[str, StageOutcome] | None:
+    """The outcomes of a run that computes nothing; None if a stage is not cached."""
     started = time.time()
-    artifacts = cached_artifacts(declared, runs.folder)
     if any(artifact is None for artifact in artifacts.values()):
         return None
     for artifact in artifacts.values():

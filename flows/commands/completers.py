@@ -30,6 +30,7 @@ from flows.config.files import first_comment
 from robots.errors import HandoffError
 
 if TYPE_CHECKING:
+    from flows.recipes.recipe import StageEntry
     from flows.runner.stage import Stage
 
 PLACES = ("data", "folder", "runs")
@@ -199,6 +200,8 @@ def overrides(context: CompletionContext) -> Candidates:
 
     if context.incomplete.startswith("~"):
         yield from ((f"~{name}", "remove") for name, _ in stage_names(context))
+        for path, values, _ in _matrices(_recipe_stages(context)):
+            yield from ((f"~{path}.{label}", "remove a copy") for label in values)
         return
     # What is on the command line before the word decides which options there are.
     given = [token.value for token in context.argument.tokens]
@@ -223,9 +226,17 @@ def overrides(context: CompletionContext) -> Candidates:
         ("runs", recipe.runs, "folder of the runs"),
         *(("shared." + key, value, "several stages") for key, value in recipe.shared.items()),
         *((name, to_plain(copy.config), copy.uses) for name, copy in copies.items()),
+        *_matrices(recipe.stages),
         *_absent(begun.split("."), copies),
     ]
     yield from _options(context.incomplete, known, values)
+
+
+def _matrices(entries: Mapping[str, StageEntry]) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+    """Yields the path of every key of a matrix with its values by label."""
+    for name, entry in entries.items():
+        for key, values in entry.matrix.items():
+            yield f"{name}.matrix.{key}", values, "matrix"
 
 
 def recording_overrides(context: CompletionContext) -> Candidates:

@@ -3,6 +3,7 @@ server: `server`, `register`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -84,8 +85,18 @@ def run(
         parallel=parallel,
         fail_fast=fail_fast,
         debug=debug,
+        announce=print_missing,
     )
     print_summary(path)
+
+
+def print_missing(pending: Sequence[Stage]) -> None:
+    """Prints what this computer lacks before hours have passed; stages of other work pools run
+    elsewhere."""
+    from flows.commands.requirements import missing
+
+    for sentence, names in missing([stage for stage in pending if not stage.pool]).items():
+        print(f"missing  {sentence} ({', '.join(names)})", file=sys.stderr)  # noqa: T201
 
 
 def show(run: RunPath, /, *, debug: Debug = False) -> None:

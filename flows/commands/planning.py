@@ -64,11 +64,13 @@ def print_plan(recipe_name: str, overrides: Sequence[str], until: str | None) ->
         console.width = max(console.width, NARROWEST)
     grid = Table(box=None, header_style="bold", pad_edge=False)
     grid.add_column("stage", no_wrap=True)
-    for heading in ("kind", "inputs", "action"):
-        grid.add_column(heading)
+    grid.add_column("kind", no_wrap=True)
+    # The end of a long name says which copy of a stage it is.
+    grid.add_column("inputs", overflow="fold")
+    grid.add_column("action", no_wrap=True)
     for heading in ("time", "memory", "disk"):
         grid.add_column(heading, justify="right", no_wrap=True)
-    grid.add_column("reason")
+    grid.add_column("reason", overflow="fold")
     for stage, entry in zip(declared, planned, strict=True):
         sources = dict.fromkeys(source.name for source in stage.inputs.values())
         grid.add_row(

@@ -13,6 +13,7 @@ from typing import Any
 from flows.doctor.graphics import lacking_cuda, lacking_opengl, lacking_vulkan
 from flows.orchestration.ray_pool import RAY
 from flows.runner.stage import Stage
+from policies.language.config import SentenceEncoderConfig, require_folder
 from robots.episodes.ingest import IngestConfig
 from robots.errors import HandoffError
 from robots.extras import install_hint, install_hints
@@ -72,6 +73,11 @@ def _needs(stage: Stage) -> Iterator[str]:
                 yield from _sentences(lacking_opengl())
             case _, EvaluateConfig() if value.videos > 0:
                 yield from _sentences(lacking_opengl())
+            case _, SentenceEncoderConfig():
+                yield from _lacking_modules(("transformers", "tokenizers"))
+                # A folder that is named and missing is found as other options of the name.
+                if value.folder is None:
+                    yield from _lacking_folder(value)
             case "cluster", object() if value is not None:
                 yield from _lacking_modules(("ray",))
             case (("data" | "folder"), str()) if _is_absent(value):
@@ -92,6 +98,13 @@ def _lacking_server(server: ServerConfig) -> Iterator[str]:
         check_place(server)
         if not server.address:
             server_python(server)
+    except HandoffError as error:
+        yield str(error)
+
+
+def _lacking_folder(options: SentenceEncoderConfig) -> Iterator[str]:
+    try:
+        require_folder(options)
     except HandoffError as error:
         yield str(error)
 

@@ -57,6 +57,13 @@ def find_file(name: str, folders: Sequence[Path] = ()) -> Path:
         file = folder / f"{name}.yaml"
         if file.is_file():
             return file
+    beside = next(
+        (f"{name}{ending}" for ending in ENDINGS if Path(f"{name}{ending}").is_file()), ""
+    )
+    if beside:
+        raise HandoffError(
+            f"recipe '{name}' does not exist in configs/. A file of your own is named with its ending: {beside}"
+        )
     raise HandoffError(f"recipe '{name}' does not exist, {suggest(name, recipes())}")
 
 

@@ -101,6 +101,7 @@ def make_agent(
         case _ if (path / ONNX_FILE).is_file() and not (path / CARD).exists():
             return make_agent(str(path / ONNX_FILE), protocol, instruction, device)
         case _ if path.is_dir():
+            _refuse_other_artifact(spec, path)
             load, execution = checkpoint_agent(path, protocol, None, instruction, device)
             return Entrant(path.name or path.resolve().name, load, execution, _training_steps(path))
         case _:
@@ -108,6 +109,24 @@ def make_agent(
                 f"--policy {spec}: neither a directory nor an .onnx file nor ws://, and not 'random' or 'expert'. "
                 "Is the path right?"
             )
+
+
+def _refuse_other_artifact(spec: str, path: Path) -> None:
+    """Refuses the artifact of a stage that makes no policy.
+
+    Raises:
+        HandoffError: it is the artifact of another kind.
+    """
+    from flows.runner.artifact import MANIFEST, read_manifest
+    from policies.checkpoint import CARD
+
+    if (path / CARD).exists() or not (path / MANIFEST).is_file():
+        return
+    manifest = read_manifest(path)
+    raise HandoffError(
+        f"--policy {spec}: is the {manifest['kind']} of the stage '{manifest['stage']}', expected the artifact of a "
+        "stage that makes a policy or a bundle."
+    )
 
 
 def agents_by_stage(

@@ -17,9 +17,9 @@ from typing import Any, get_type_hints
 from flows.config.options import build, merge
 from flows.recipes.environments import check_options
 from flows.recipes.formulas import check_formulas
-from flows.recipes.matrix import Binding, Choice, refers, substituted
+from flows.recipes.matrix import Binding, Choice, check_entries, refers, substituted
 from flows.recipes.observed import check_observed
-from flows.recipes.pictures import check_crops
+from flows.recipes.pictures import check_crops, check_sizes
 from flows.recipes.recipe import Recipe, StageEntry
 from flows.recipes.seeds import reseeded
 from flows.runner.signature import StageInput, StageKind, find_kind
@@ -55,6 +55,11 @@ def stages(recipe: Recipe, *, fetch: bool | None = True) -> list[Stage]:
     for name, entry in recipe.stages.items():
         _check_inputs(name, entry, kinds)
     _check_shared(recipe, kinds)
+    options = [entry.options for entry in recipe.stages.values()]
+    for name, entry in recipe.stages.items():
+        for key, values in entry.matrix.items():
+            if key.partition(".")[0] not in _keys(kinds[name]):
+                check_entries(name, key, values, options)
     copies: dict[str, list[_Copy]] = {}
     for name in _ordered(recipe.stages):
         copies[name] = list(_copies(name, recipe, kinds[name], copies, fetch))
@@ -203,6 +208,7 @@ def _copies(
         )
         check_observed(stage, data=fetch is not None)
         check_crops(stage, data=fetch is not None)
+        check_sizes(stage, data=fetch is not None)
         check_options(stage)
         check_formulas(stage)
         yield _Copy(stage, binding)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +26,43 @@ Binding = Mapping[str, Choice]
 
 def refers(options: Mapping[str, Any], key: str) -> bool:
     """Whether any option has `${matrix:KEY}`, or an entry of it."""
-    written = repr(options).replace("\\x00", MATRIX_MARK)
-    return any(f"{MATRIX_MARK}{key}{end}" in written for end in (MATRIX_MARK, "."))
+    return any(f"{MATRIX_MARK}{key}{end}" in _written(options) for end in (MATRIX_MARK, "."))
+
+
+def check_entries(
+    name: str, key: str, values: Mapping[str, Any], options: Sequence[Mapping[str, Any]]
+) -> None:
+    """Checks that no table among the values of a key has an entry that nothing reads and that the
+    other values lack, which is one that was misspelt. An entry of all of them may be read by a
+    stage that was removed.
+
+    Args:
+        name: name of the stage with the matrix, for messages.
+        key: the key, which is no option of the stage.
+        values: its values, by label.
+        options: options of all stages of the recipe.
+
+    Raises:
+        HandoffError: there is such an entry.
+    """
+    tables = {label: value for label, value in values.items() if isinstance(value, Mapping)}
+    whole = f"{MATRIX_MARK}{key}{MATRIX_MARK}"
+    if any(whole in _written(each) for each in options):
+        return
+    for label, table in tables.items():
+        for entry in table:
+            read = any(refers(each, f"{key}.{entry}") for each in options)
+            if not read and any(entry not in other for other in tables.values()):
+                known = sorted(set().union(*tables.values()) - {entry})
+                raise HandoffError(
+                    f"stage {name}: matrix.{key}.{label} has the entry '{entry}', which nothing reads by "
+                    f"${{matrix:{key}.{entry}}}; {suggest(entry, known)}"
+                )
+
+
+def _written(options: Mapping[str, Any]) -> str:
+    """The options as text, with the marks of references."""
+    return repr(options).replace("\\x00", MATRIX_MARK)
 
 
 def substituted(name: str, value: Any, binding: Binding) -> Any:
@@ -72,9 +107,14 @@ def _chosen(name: str, key: str, binding: Binding) -> Any:
             f"matrix with this key; {suggest(key.partition('.')[0], known)}"
         )
     value = _chosen(name, outer, binding)
-    if not isinstance(value, Mapping) or inner not in value:
-        entries = suggest(inner, sorted(value)) if isinstance(value, Mapping) else "it has none"
+    if not isinstance(value, Mapping):
         raise HandoffError(
-            f"stage {name}: ${{matrix:{key}}}, but the copy's {outer} has no entry '{inner}', {entries}"
+            f"stage {name}: ${{matrix:{key}}}, but the copy's {outer} is {value!r} and no table, so it has no entry "
+            f"'{inner}'. To leave a copy out, remove its value: ~STAGE.matrix.{outer}.LABEL"
+        )
+    if inner not in value:
+        raise HandoffError(
+            f"stage {name}: ${{matrix:{key}}}, but the copy's {outer} has no entry '{inner}', "
+            f"{suggest(inner, sorted(value))}"
         )
     return value[inner]

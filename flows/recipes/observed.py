@@ -29,6 +29,7 @@ from flows.stages.data.config import (
 from flows.stages.data.ingest import SHIPPED
 from flows.stages.data.relabel import RelabelConfig
 from policies.chunk_policy_config import EncodedPolicyConfig
+from policies.rl.from_scratch.config import FromScratchConfig
 from robots.episodes.curation.choose import SplitConfig, check_splits
 from robots.episodes.demonstrations import field_role, open_demonstrations
 from robots.episodes.ingest import IngestConfig
@@ -49,6 +50,8 @@ OTHER_FIELDS: Mapping[str, Literal["picture", "other"]] = {
     "action_field": "other",
 }
 """Options beside it that name recorded fields."""
+DRAWING = ("mujoco", "warp")
+"""Engines whose pictures have the size that the option `cameras` states."""
 POLICY_INPUTS = ("student", "policy", "bundle", "teacher")
 """Inputs whose policy observes what the policy or bundle of a stage observes, first match."""
 
@@ -99,7 +102,7 @@ def check_observed(stage: Stage, *, data: bool = True) -> None:
         if recorded is not None:
             _check(stage, f"its input '{name}'", [*here, *_estimated(stage)], recorded)
             _check_parts(stage, recorded)
-    environment = None if WORLD_MODEL in stage.inputs else _environment(stage.config)
+    environment = None if WORLD_MODEL in stage.inputs else environment_fields(stage.config)
     if environment is not None:
         _check(stage, "its environments", list(_observed_by_policy(stage)), environment)
 
@@ -184,6 +187,10 @@ def _check_parts(stage: Stage, recorded: Fields) -> None:
 
 def _observed(stage: Stage) -> Iterator[Observed]:
     """Yields the fields that the options of a stage name."""
+    if isinstance(stage.config, FromScratchConfig):
+        yield Observed(stage.name, "fields", stage.config.fields)
+        yield Observed(stage.name, "image_fields", stage.config.image_fields, "picture")
+        return
     for path in BLOCKS:
         block: Any = stage.config
         for key in path.split("."):
@@ -222,7 +229,7 @@ def _observed_by_policy(stage: Stage) -> Iterator[Observed]:
             return
 
 
-def _environment(config: Any) -> Fields | None:
+def environment_fields(config: Any) -> Fields | None:
     """The fields of the environments that the options of a stage name; None if unknown."""
     if isinstance(getattr(config, "table", None), DeployConfig):
         return Fields("the push-T table", frozenset(find_task(PUSH_T).observations))
@@ -244,8 +251,19 @@ def _environment(config: Any) -> Fields | None:
             known = vector_fields(protocol)
             if known is None:
                 return None
-            return Fields(f"protocol {protocol.name}", frozenset(known))
+            pictures = _drawn(protocol) if protocol.engine in DRAWING else {}
+            return Fields(f"protocol {protocol.name}", frozenset(known), pictures)
     return None
+
+
+def _drawn(protocol: Protocol) -> dict[str, tuple[int, int]]:
+    """Height and width of the pictures of the cameras among the options of a protocol, which are
+    checked elsewhere."""
+    cameras = protocol.options.get("cameras")
+    if not isinstance(cameras, Mapping):
+        return {}
+    size = cameras.get("height", CamerasConfig.height), cameras.get("width", CamerasConfig.width)
+    return {f"image_{name}": size for name in cameras.get("names", CamerasConfig.names)}
 
 
 def _imported(config: IngestConfig) -> Fields | None:
@@ -294,7 +312,7 @@ def recorded_fields(stage: Stage, *, data: bool = True) -> Fields | None:
     """
     config = stage.config
     if isinstance(config, ScriptedConfig | RecordPlayConfig | DemonstrateConfig | RolloutConfig):
-        return _environment(config)
+        return environment_fields(config)
     if isinstance(config, IngestConfig):
         return _imported(config) if data else None
     if not isinstance(config, MergeConfig | RelabelConfig | FilterEpisodesConfig | SplitConfig):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from flows.recipes.observed import recorded_fields
+from flows.recipes.observed import POLICY_INPUTS, environment_fields, recorded_fields
 from flows.runner.stage import Stage
 from policies.chunk_policy_config import ChunkPolicyConfig, EncodedPolicyConfig
 from policies.networks.images.image_size import (
@@ -39,6 +39,41 @@ def check_crops(stage: Stage, *, data: bool = True) -> None:
     """
     if data:
         _cameras(stage)
+
+
+def check_sizes(stage: Stage, *, data: bool = True) -> None:
+    """Checks that the cameras of a stage's environments draw pictures of the size in which the
+    policy has imitated them; otherwise it would be refused after its training.
+
+    Args:
+        stage: the stage.
+        data: whether data sets that the recipe names are opened for their fields.
+
+    Raises:
+        HandoffError: a camera has another size.
+    """
+    given = environment_fields(stage.config)
+    trained = _trained(stage) if data and given is not None and given.pictures else None
+    if given is None or trained is None:
+        return
+    for name, recorded in _pictures(trained, trained.config.policy.image_fields).items():
+        drawn = given.pictures.get(name, recorded)
+        if drawn != recorded:
+            raise HandoffError(
+                f"stage {stage.name}: {name} of its environments ({given.of}) is {_text(drawn)} px, but {trained.name} "
+                f"learns from {_text(recorded)} px. Give options.cameras of the protocol this height and width."
+            )
+
+
+def _trained(stage: Stage) -> Stage | None:
+    """The stage whose policy with cameras a stage evaluates or trains further; None if it has none,
+    or one that is not known."""
+    source = next((stage.inputs[name] for name in POLICY_INPUTS if name in stage.inputs), None)
+    if source is None:
+        return None
+    if isinstance(getattr(source.config, "policy", None), EncodedPolicyConfig):
+        return source
+    return _trained(source)
 
 
 def crop_lines(declared: Sequence[Stage]) -> Iterator[str]:

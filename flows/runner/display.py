@@ -85,7 +85,9 @@ class Display:
         return progress
 
     def finished(self, stage: str, note: str, mark: str = "✓") -> None:
-        """Marks a stage as done or failed, with a closing note."""
+        """Marks a stage as done or failed, with a closing note; a failure is shown in full."""
+        from rich.text import Text
+
         colour = {"✓": "[green]", "✗": "[red]"}.get(mark, "[dim]")
         with self._lock:
             bar = self._tasks[stage]
@@ -94,6 +96,9 @@ class Display:
                 self._bars.update(bar, total=total, completed=total)
             self._bars.update(bar, mark=colour + mark, note=note)
             self._bars.stop_task(bar)
+        if self._live and mark == "✗":
+            # The bar's note is cut where the terminal ends.
+            self._bars.console.print(Text(f"{mark} {stage}  {note}", style="red"))
         self._line(f"{mark} {stage}  {note}")
 
     def warn(self, stage: str, text: str) -> None:

@@ -18,7 +18,7 @@ FCI_PORT = 1337
 """TCP port at which a control unit takes requests, fixed in libfranka."""
 ANSWER_SECONDS = 3.0
 """Time limit for a control unit to accept a connection [s]."""
-NO_REALTIME = "arm: no realtime priority ({}). A real arm needs a PREEMPT_RT kernel; a twin, `realtime: ignore`."
+NO_REALTIME = "arm: no realtime priority ({}). A real arm needs a PREEMPT_RT kernel; a twin, arm.realtime=ignore."
 
 
 def arm_state(state: Any) -> ArmState:

@@ -218,7 +218,7 @@ def merged_schema(
     tasks = sorted({schema.name for schema in schemas.values()})
     if task is None and len(tasks) > 1:
         raise HandoffError(
-            f"merge: the stores are of the tasks {', '.join(tasks)}. Give the merged store a name (`task`)."
+            f"merge: the stores are of the tasks {', '.join(tasks)}. Give the merged store a name (task, --task)."
         )
     robots = sorted({schema.robot for schema in schemas.values() if schema.robot})
     if len(robots) > 1:
@@ -232,7 +232,7 @@ def merged_schema(
         raise HandoffError(
             "merge: the streams of the stores differ: "
             + "; ".join(f"{name} has {', '.join(sorted(s.streams))}" for name, s in schemas.items())
-            + ". Set missing: drop for the common ones."
+            + ". Set missing: drop (--missing drop) for the common ones."
         )
     return EpisodeSchema(
         name=task or tasks[0],
@@ -318,8 +318,11 @@ def _taken(name: str, store: EpisodeStore, successes: bool, episodes_each: int |
         if not successes or store.metadata(episode).get("success", True)
     ]
     if not episodes:
+        failed = (
+            "all failed, and successes alone are taken. Set successes: false to take failures, too"
+        )
         raise HandoffError(
-            f"merge: {name} has {store.num_episodes} episodes, of which none is to be taken. Did its policy succeed?"
+            f"merge: {name} has {store.num_episodes} episodes, {failed if store.num_episodes else 'nothing to merge'}."
         )
     return episodes if episodes_each is None else episodes[:episodes_each]
 

@@ -72,6 +72,19 @@ def test_flow_runs_every_stage_and_writes_the_results(pipeline) -> None:
     assert digests == {name: row["digest"] for name, row in summary["stages"].items()}
 
 
+def test_stages_that_are_not_cached_are_announced_before_they_run(pipeline) -> None:
+    root, announced = pipeline(), []
+
+    def announce(pending) -> None:
+        assert not (root / "diamond").exists() or announced
+        announced.append([stage.name for stage in pending])
+
+    runner.run("diamond", announce=announce)
+    runner.run("diamond", announce=announce)
+    runner.run("diamond", redo=["right"], announce=announce)
+    assert announced == [["top", "left", "right", "bottom"], ["right"]]
+
+
 def test_run_with_everything_cached_starts_no_flow(
     pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

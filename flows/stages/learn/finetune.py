@@ -42,7 +42,7 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
             "'world_model'."
         )
     _check_demos(method, given="demos" in sources)
-    _check_device(config, imagined="world_model" in sources)
+    _check_device(config, pretraining, imagined="world_model" in sources)
     if isinstance(pretraining, FinetunePolicyConfig) and pretraining.algorithm.learns_beside:
         kind, does = pretraining.algorithm.kind, pretraining.algorithm.learns_beside
         raise HandoffError(
@@ -155,9 +155,10 @@ def _check_demos(method: FinetuneAlgorithm, *, given: bool) -> None:
         )
 
 
-def _check_device(config: FinetunePolicyConfig, *, imagined: bool) -> None:
+def _check_device(config: FinetunePolicyConfig, pretraining: Any = None, *, imagined: bool) -> None:
     """Refuses environments that stay on a device with an algorithm or a placement that keeps them
-    on the host, before hours of imitation learning."""
+    on the host, or with cameras that the policy of the options `pretraining` does not observe,
+    before hours of imitation learning."""
     from sim.evaluation.evaluate import stays_on_device
 
     if imagined or not stays_on_device(config.protocol):
@@ -167,6 +168,12 @@ def _check_device(config: FinetunePolicyConfig, *, imagined: bool) -> None:
         raise HandoffError(
             f"finetune: {config.placement.kind} placement of environments that stay on the device of their "
             "policy, expected collocated."
+        )
+    unseen = isinstance(pretraining, PretrainConfig) and not pretraining.policy.sensor_fields
+    if unseen and config.protocol.options.get("cameras") is not None:
+        raise HandoffError(
+            f"finetune: the protocol '{config.protocol.name}' has cameras, which the policy does not observe, so that "
+            "pictures would be rendered at every step and never seen. Remove cameras, or give policy.image_fields."
         )
 
 

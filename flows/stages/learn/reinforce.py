@@ -17,6 +17,7 @@ from policies.rl.from_scratch.config import PpoLagrangianAlgorithm
 from policies.rl.from_scratch.train import (
     check_demonstrations,
     check_environments,
+    check_learning,
     check_resident,
 )
 from robots.errors import HandoffError
@@ -30,8 +31,8 @@ WITH_CONTACT_COST = ("mujoco", "warp")
 
 def check(config: ReinforcePolicyConfig, sources: Mapping[str, Any]) -> None:
     """Refuses demonstrations that are missing or not read, environments that stay on a device with
-    an algorithm that does not, several environments of an algorithm that learns in one, and a limit
-    on a cost that the environments do not report."""
+    an algorithm that does not or with cameras, several environments of an algorithm that learns in
+    one, a run without an update, and a limit on a cost that the environments do not report."""
     from sim.evaluation.evaluate import stays_on_device
 
     algorithm, protocol = config.algorithm, config.protocol
@@ -39,8 +40,15 @@ def check(config: ReinforcePolicyConfig, sources: Mapping[str, Any]) -> None:
     check_family_source(protocol, sources)
     check_demonstrations(config, given="demos" in sources)
     check_environments(config, config.num_envs)
+    check_learning(config)
     if stays_on_device(protocol):
         check_resident(config)
+        if protocol.options.get("cameras") is not None:
+            raise HandoffError(
+                f"reinforce: the protocol '{protocol.name}' has cameras and resident: true, but RL from scratch in "
+                "such environments observes numbers alone, so that pictures would be rendered at every step and "
+                "never seen. Remove cameras, or set resident: false and image_fields."
+            )
     without_cost = (
         protocol.engine in WITH_CONTACT_COST and protocol.options.get("contact_threshold") is None
     )

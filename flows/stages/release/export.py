@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.artifacts import Bundle, Episodes, Output, Policy
 from flows.runner.artifact import read_manifest
+from flows.stages.data.config import RolloutConfig
 from policies.export.onnx import ExportConfig
 from robots.control.actions import AS_RECORDED, CartesianDelta, JointDelta, JointTarget
 from robots.errors import HandoffError
@@ -20,6 +22,22 @@ if TYPE_CHECKING:
 FIXED_SEEDS = True
 STEPPED = tuple(space().kind for space in (CartesianDelta, JointDelta, JointTarget))
 """Interfaces whose actions are steps, or positions with a speed."""
+
+
+def check(config: ExportConfig, sources: Mapping[str, Any]) -> None:
+    """Refuses rollouts in an environment of Gymnasium without a meaning of its actions, which no
+    such environment states, before anything is trained."""
+    from sim.evaluation.protocol import PUBLISHED_PUSH_T
+
+    demos = sources["demos"]
+    if config.action_interface is not None or not isinstance(demos, RolloutConfig):
+        return
+    protocol = demos.protocol
+    if protocol.engine == "gym" and (protocol.engine, protocol.task) != PUBLISHED_PUSH_T:
+        raise HandoffError(
+            f"export: nothing states what the actions of {protocol.task} mean to a controller. Set action_interface: "
+            f"{AS_RECORDED} if no arm is to take them, or another one of docs/concepts/contract.md."
+        )
 
 
 def run(

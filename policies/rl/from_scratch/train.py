@@ -13,6 +13,7 @@ from policies.rl.from_scratch.config import (
     PpoAlgorithm,
     PpoLagrangianAlgorithm,
     PqlAlgorithm,
+    ReplayOptions,
     RlpdAlgorithm,
     StreamAcAlgorithm,
 )
@@ -131,8 +132,24 @@ def check_resident(config: FromScratchConfig) -> None:
         )
     if config.image_fields:
         raise HandoffError(
-            f"reinforce: image_fields is {list(config.image_fields)}, but environments with the option resident: true "
-            "have no pictures. Set resident: false, or image_fields to []."
+            f"reinforce: image_fields is {list(config.image_fields)}, but RL from scratch in environments with the "
+            "option resident: true observes numbers alone. Set resident: false, or image_fields to []."
+        )
+
+
+def check_learning(config: FromScratchConfig) -> None:
+    """Checks that a replay buffer is learned from before the run ends.
+
+    Raises:
+        HandoffError: the run ends before its first update.
+    """
+    algorithm = config.algorithm
+    if not isinstance(algorithm, ReplayOptions):
+        return
+    if algorithm.learning_starts >= algorithm.collections:
+        raise HandoffError(
+            f"reinforce: learning_starts is {algorithm.learning_starts} of {algorithm.collections} collections, so "
+            f"{algorithm.kind} would end without an update. Raise collections, or lower learning_starts."
         )
 
 

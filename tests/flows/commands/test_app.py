@@ -95,6 +95,15 @@ def test_an_error_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]
     assert len(said.strip().splitlines()) == 1
 
 
+def test_a_recipe_of_ones_own_is_named_where_its_ending_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("stages: {demos: {uses: ingest}}\n")
+    assert main(["plan", "mine"]) == 1
+    assert capsys.readouterr().err.endswith("named with its ending: mine.yaml\n")
+
+
 def test_debug_prints_the_traceback_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "no_such_recipe", "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err

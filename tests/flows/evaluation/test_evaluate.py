@@ -22,6 +22,7 @@ from flows.evaluation.agents import (
     make_agent,
 )
 from flows.evaluation.evaluate import evaluate_until_decided, named_formulas
+from flows.runner.artifact import seal
 from policies.card import PolicyCard
 from policies.checkpoint import save_policy
 from policies.families.diffusion import DiffusionPolicy
@@ -463,6 +464,27 @@ def test_unknown_policy_is_refused(capsys: pytest.CaptureFixture[str], tmp_path:
         str(tmp_path / "out"),
     )
     assert "neither a directory nor an .onnx file" in failure(capsys, *arguments)
+
+
+def test_the_artifact_of_a_stage_without_a_policy_is_refused_by_its_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "gate.partial").mkdir()
+    record = {
+        "stage": "gate",
+        "uses": "gate",
+        "inputs": {},
+        "config": {},
+        "code": "",
+        "metrics": {},
+        "seconds": 1.0,
+        "finished": "2026-11-01T00:00:00Z",
+        "environment": {},
+    }
+    seal(tmp_path / "gate.partial", tmp_path / "gate", "gate", record)
+    gate, out = str(tmp_path / "gate"), str(tmp_path / "out")
+    said = failure(capsys, "evaluate", "reach", "--policy", gate, "--out", out)
+    assert "is the gate of the stage 'gate', expected the artifact of a stage that makes" in said
 
 
 def test_a_formula_of_the_command_line_has_a_name():

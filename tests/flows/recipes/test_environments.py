@@ -30,6 +30,11 @@ WARP = "teacher.protocol={uses: reach, engine: warp, options: {device: cpu, resi
             WARP.replace("device: cpu", "contact_threshold: 5.0"),
             "warp ignores .'contact_threshold'",
         ),
+        (
+            "reach_ppo",
+            WARP.replace("resident", "cameras: {names: [front]}, resident"),
+            "has cameras and resident: true, but RL from scratch .* observes numbers alone",
+        ),
         ("reach_flow_ppo", WARP.replace("teacher", "tuned"), "algorithm 'fpo' runs on the host"),
     ],
 )
@@ -44,6 +49,42 @@ def test_options_that_the_engine_reads_pass() -> None:
     build("reach_ppo", WARP)
     build("demo", "scores.protocol.options.picture=96")
     build("vla_ppo", WARP.replace("reach", "reach_by_name"))
+
+
+def test_cameras_that_a_policy_does_not_observe_are_refused_on_a_device() -> None:
+    cameras = WARP.replace("reach", "reach_by_name").replace("resident", "cameras: {}, resident")
+    with pytest.raises(HandoffError, match="has cameras, which the policy does not observe"):
+        build("vla_ppo", cameras)
+
+
+def test_the_actions_of_a_gymnasium_id_need_a_meaning_before_they_are_learned() -> None:
+    mountain = (
+        "protocol={name: car, engine: gym, task: MountainCarContinuous-v0, max_steps: 9, "
+        "options: {gym: {success: terminated}}}"
+    )
+    recipe = ["reach_ppo", f"shared.{mountain}", "teacher.fields=[]", "~gate", "~twin"]
+    with pytest.raises(HandoffError, match=r"actions of MountainCarContinuous-v0 mean .*as_recor"):
+        build(*recipe, "~bundle.action_interface")
+    build(*recipe, "bundle.action_interface=as_recorded")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "problem"),
+    [
+        ("reach_ppo", "teacher.fields=[dq, gaol]", "fields has the field 'gaol', .*'goal'"),
+        (
+            "reach_fast_td3",
+            "teacher.algorithm={kind: mrq, collections: 80}",
+            "learning_starts is 80 of 80 collections, so mrq would end without an update",
+        ),
+    ],
+)
+def test_training_from_scratch_that_would_be_in_vain_is_refused(
+    recipe: str, override: str, problem: str
+) -> None:
+    with pytest.raises(HandoffError, match=problem):
+        build(recipe, override)
+    build("reach_fast_td3", "teacher.algorithm={kind: mrq, collections: 81}")
 
 
 def test_an_actor_elsewhere_is_refused_for_environments_on_a_device() -> None:

@@ -186,10 +186,23 @@ def test_the_values_of_a_matrix_may_be_tables(tmp_path: Path) -> None:
         HandoffError, match=r"skill\.tsk\}, but the copy's skill has no entry 'tsk', did"
     ):
         built(tmp_path, text.replace("skill.task", "skill.tsk"), TABLE)
-    with pytest.raises(HandoffError, match=r"has no entry 'x', it has none"):
+    with pytest.raises(HandoffError, match=r"skill\.task is '(reach|lift_cube)' and no table"):
         built(tmp_path, text.replace("skill.task", "skill.task.x"), TABLE)
     with pytest.raises(HandoffError, match=r"\$\{matrix:skil\.task\}, but neither .* 'skill'"):
         built(tmp_path, text.replace("skill.task", "skil.task"), TABLE)
+
+
+def test_an_entry_of_one_table_that_nothing_reads_is_refused(tmp_path: Path) -> None:
+    text = "scores: {uses: evaluate, inputs: {policy: teacher}, with: {protocol: '${matrix:skill.task}'}}"
+    of_both = TABLE.replace("task: reach,", "task: reach, words: a,").replace(
+        "task: lift_cube,", "task: lift_cube, words: b,"
+    )
+    # A stage that reads it may have been removed.
+    assert built(tmp_path, text, of_both)
+    with pytest.raises(
+        HandoffError, match=r"matrix\.skill\.touch has the entry 'tasks', which noth"
+    ):
+        built(tmp_path, text, TABLE.replace("task: reach,", "task: reach, tasks: reach,"))
 
 
 def test_a_matrix_chooses_among_the_inputs_that_have_its_key(tmp_path: Path) -> None:

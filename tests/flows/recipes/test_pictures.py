@@ -108,3 +108,22 @@ def test_simulated_cameras_have_the_size_with_which_they_record() -> None:
     assert shown("pretrained.policy.image_encoder.resize=null")[1] == (
         "pretrained: sees 96 x 96 px of image_front (160 x 160, resized to 96 x 96)"
     )
+
+
+WARP = "scores.protocol={uses: warp_pick_cube, options: {cameras: {names: [front, wrist, overview], %s}}}"
+
+
+def test_cameras_of_another_size_than_those_of_the_demonstrations_are_refused() -> None:
+    expected = r"stage scores: image_front .*protocol warp_pick_cube\) is 128 x 64 px, but trained .* 96 x 96 px"
+    with pytest.raises(HandoffError, match=expected):
+        stages(read_recipe("pick_cube_cameras", [WARP % "width: 64", "~gate"]))
+    assert stages(read_recipe("pick_cube_cameras", [WARP % "width: 96, height: 96", "~gate"]))
+
+
+def test_the_cameras_of_a_merge_of_rollouts_are_known() -> None:
+    declared = stages(read_recipe("fr3_rldg"))
+    seen = [line for line in crop_lines(declared) if line.startswith("generalist")]
+    assert seen == [
+        f"generalist: sees 96 x 96 px of image_{name} (96 x 96)"
+        for name in ("front", "wrist", "overview")
+    ]
