@@ -38,8 +38,8 @@ class WholeEpisodes:
                 running.clear()
         return ended
 
-    def keep(self, began_N: np.ndarray) -> None:
-        """Forgets the steps of environments whose episode begins anew.
+    def abandon(self, began_N: np.ndarray) -> None:
+        """Forgets the running episodes of environments that begin anew.
 
         Args:
             began_N: (N,) bool.

@@ -74,7 +74,7 @@ class CqnAsExperience(HostSteps):
 
     def resume(self) -> None:
         """Forgets steps of episodes that environments which cannot be restored have abandoned."""
-        self._running.keep(self._env.step_index == 0)
+        self._running.abandon(self._env.step_index == 0)
 
     def state_dict(self) -> dict[str, Any]:
         """State of the learner, and of the running episodes."""

@@ -90,7 +90,7 @@ def test_episodes_are_kept_until_they_end() -> None:
     (again,) = step(1, [False, False])
     assert again.reward.tolist() == [0.0, 1.0]
     assert not again.demo.any()
-    running.keep(np.array([False, True]))
+    running.abandon(np.array([False, True]))
     assert [len(columns) > 0 for columns in running.state_dict()] == [False, False]
 
 
