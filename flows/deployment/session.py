@@ -304,11 +304,15 @@ def _open(
     from flows.session.viewer import scene_viewer
     from real.cameras.camera_process import camera_streams
     from real.console.process import open_console
+    from real.franka.connection import check_answers
     from robots.episodes.corrections import open_corrections
     from robots.episodes.running_episode import recover_interrupted
 
     simulated, cameras = not session.host, session.cameras
     stack.enter_context(held_for_session(session, say))
+    if session.host:
+        # A wrong address is found here, not when the person at the page is ready.
+        check_answers(session.host)
     opened = stack.enter_context(open_console(console, out / "console"))
     if simulated or contract.task == BOARD_TASK:
         env = HilEnvConfig(task=contract.task, robot=session.arm.robot)

@@ -21,6 +21,7 @@ from flows.deployment.config import DeploySession
 from flows.deployment.release import released_bundle
 from flows.deployment.session_tables.board import SimulatedSetup
 from flows.runner.artifact import seal
+from real.arm import ConnectionLostError
 from real.clock import PacedClock
 from real.console.server import ConsoleConfig
 from real.deploy.loop import LoopConfig
@@ -358,6 +359,21 @@ def test_an_arm_without_a_tracker_is_refused(tmp_path, bundle):
         deploying.deploy(
             replace(CONFIG, host="127.0.79.9"), bundle, tmp_path, ConsoleConfig(port=0)
         )
+
+
+def test_an_address_at_which_nothing_answers_is_refused_before_a_person_is_asked(
+    tmp_path: Path, bundle: Path
+) -> None:
+    said: list[str] = []
+    with pytest.raises(ConnectionLostError, match=r"no robot answers at 127\.0\.79\.8:1337"):
+        deploying.deploy(
+            at("127.0.79.8", "ws://127.0.0.1:9"),
+            bundle,
+            tmp_path,
+            ConsoleConfig(port=0),
+            say=said.append,
+        )
+    assert not any(line.startswith("console") for line in said)
 
 
 def test_a_policy_of_another_action_interface_is_refused(tmp_path):
