@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from difflib import get_close_matches
 from functools import cache, wraps
 from pathlib import Path
 from types import UnionType
@@ -201,13 +203,18 @@ def outside_class(kind: Any, members: Sequence[type]) -> type[Any] | None:
     Raises:
         HandoffError: there is no such class, or it lacks what the members have in common.
     """
-    if not isinstance(kind, str) or kind in [getattr(member, "kind", None) for member in members]:
+    names = [getattr(member, "kind", "") for member in members]
+    if not isinstance(kind, str) or kind in names:
         return None
     target = outside_target(kind, FAMILIES)
     if target is None:
         return None
     about = f"kind '{kind}'"
-    cls = find_outside(target, "", about, "configuration class")
+    try:
+        cls = find_outside(target, "", about, "configuration class")
+    except HandoffError as error:
+        close = get_close_matches(re.sub(r"\W", "", kind), names, n=1)
+        raise HandoffError(f"{error} Or did you mean '{close[0]}'?") if close else error from None
     if not isinstance(cls, type) or not is_dataclass(cls):
         raise HandoffError(f"{about}: is no configuration class, expected one made with @config.")
     if not hasattr(cls, "kind"):

@@ -69,6 +69,26 @@ def quoted(text: object) -> str:
     return "'" + re.sub(r"(\\+)$", r"\1\1", escaped) + "'"
 
 
+def kind_hint(overrides: Sequence[str], refused: str) -> str:
+    """What to write instead of an override that changes the kind of a block, where the block's
+    other options are refused; empty where none does.
+
+    Args:
+        overrides: as they were given.
+        refused: the error, which names a key.
+    """
+    for override in parse_overrides(overrides):
+        *block, last = override.keys
+        if last != "kind" or f"unknown key '{'.'.join(block)}." not in refused:
+            continue
+        path = ".".join(block)
+        return (
+            f". The override {override.text} keeps the recipe's other options of {path}, which are those of another "
+            f"kind; to leave them out: '{path}={{kind: {override.value}}}'"
+        )
+    return ""
+
+
 def set_value(values: dict[str, Any], keys: Sequence[str], value: Any) -> None:
     """Sets a nested value in place; a named option on the way becomes a block that uses it."""
     for key in keys[:-1]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
 from flows.config.options import build, merge
+from flows.config.overrides import kind_hint
 from flows.recipes.environments import check_options
 from flows.recipes.formulas import check_formulas
 from flows.recipes.matrix import Binding, Choice, check_entries, refers, substituted
@@ -347,7 +348,11 @@ def _options(
         elif key in entry.matrix and not _is_reference(name, key, kind, entry, choosing):
             merged = merge(merged, _nested(key.split("."), deepcopy(choice.value)))
     merged = substituted(name, merged, binding)
-    config = build(kind.config, merged, name, recipe.folders)
+    try:
+        config = build(kind.config, merged, name, recipe.folders)
+    except HandoffError as error:
+        hint = kind_hint(recipe.request.get("overrides", ()), str(error))
+        raise HandoffError(f"{error}{hint}") if hint else error from None
     return config if kind.fixed_seeds else reseeded(config, seed)
 
 

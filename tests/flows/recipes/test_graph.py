@@ -361,3 +361,36 @@ def test_a_fine_tuned_flow_is_distilled_by_regression_alone(tmp_path: Path) -> N
         HandoffError, match="the teacher is fine-tuned, and the algorithm 'shortcut'"
     ):
         built(tmp_path, text % ", with: {algorithm: {kind: shortcut}}", head)
+
+
+LEARNED = """
+taught:
+  uses: reinforce
+  with:
+    protocol: reach
+    algorithm: {kind: fast_td3, learner: {atoms: 21}}
+"""
+
+
+def test_a_changed_kind_beside_options_of_another_says_how_to_leave_them_out(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mine.yaml"
+    lines = "\n".join(f"  {line}" for line in LEARNED.splitlines() if line.strip())
+    file.write_text(f"stages:\n{lines}\n")
+    with pytest.raises(HandoffError, match=r"to leave them out: 'taught.algorithm=\{kind: mrq\}'"):
+        stages(read_recipe(str(file), ["taught.algorithm.kind=mrq"]), fetch=False)
+    # Nothing of the kind where another option is misspelt.
+    with pytest.raises(HandoffError) as refused:
+        stages(read_recipe(str(file), ["taught.algorithm.learner.atom=2"]), fetch=False)
+    assert "to leave them out" not in str(refused.value)
+    (made,) = stages(read_recipe(str(file), ["taught.algorithm={kind: mrq}"]), fetch=False)
+    assert made.config.algorithm.kind == "mrq"
+
+
+def test_a_kind_with_a_dot_too_many_is_corrected(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    lines = "\n".join(f"  {line}" for line in LEARNED.splitlines() if line.strip())
+    file.write_text(f"stages:\n{lines}\n")
+    with pytest.raises(HandoffError, match=r"no module mr.*Or did you mean 'mrq'\?"):
+        stages(read_recipe(str(file), ["taught.algorithm={kind: mr.q}"]), fetch=False)
