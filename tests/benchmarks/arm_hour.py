@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flows.deployment.arm_environment.engine import TwinEngine
-    from sim.vec_env import VecEnv
+    from robots.interfaces import VecEnv
 
 EARLY, HALF = 0.1, 0.5
 """Shares of the time after which growth is measured from."""
