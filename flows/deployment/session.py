@@ -413,8 +413,8 @@ def check_policy(session: DeploySession | DeployTaskSession, contract: Contract)
     """Checks that a policy fits the options and the arm of a session.
 
     Raises:
-        HandoffError: another task, action interface or robot, or observations that a real arm has
-            not.
+        HandoffError: another task, action interface or robot, observations that a real arm has
+            not, or no tracker of the T at a real one.
     """
     if session.recording and session.shadow:
         raise HandoffError(
@@ -440,6 +440,11 @@ def check_policy(session: DeploySession | DeployTaskSession, contract: Contract)
     check_robot_of_session(contract, session.arm)
     check_session(session, contract)
     if isinstance(session, DeploySession):
+        if session.host and not session.tracker.uri:
+            raise HandoffError(
+                "deploy: a real arm needs a tracker of the T: add --tracker ws://host:port, see "
+                "docs/guides/deploying.md."
+            )
         return
     check_law(session, contract)
     check_objects(session, contract)

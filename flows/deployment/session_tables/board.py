@@ -24,7 +24,6 @@ from flows.deployment.session_tables.session_table import (
 from flows.deployment.twin import processor_for_twin
 from robots.contract import Contract
 from robots.episodes.metadata.episode_metadata import Host
-from robots.errors import HandoffError
 from robots.franka import find_robot
 from robots.franka.kinematics import inverse_kinematics
 from robots.interfaces import Clock, Observation
@@ -330,19 +329,11 @@ def _way(plane: Plane, arm: DrivenArm, start: np.ndarray) -> list[np.ndarray]:
 
 @contextmanager
 def real_setup(session: DeploySession) -> Iterator[ArmSetup]:
-    """Provides the arm at `session.host` while the context lasts.
-
-    Raises:
-        HandoffError: no tracker is configured.
-    """
+    """Provides the arm at `session.host`, whose tracker is configured, while the context lasts."""
     from real.deploy.object_tracker import RemoteTracker
     from real.deploy.tracked_field import board_field
     from real.driver.driver import Driver
 
-    if not session.tracker.uri:
-        raise HandoffError(
-            "deploy: a real arm needs a tracker of the T: add --tracker ws://host:port, see docs/guides/deploying.md."
-        )
     fields = [board_field(session.tracker)]
     with RemoteTracker(session.tracker, fields) as tracker, Driver() as driver:
         yield RealSetup(session, partial(tracker.read, "pose"), driver)

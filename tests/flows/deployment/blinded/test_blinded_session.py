@@ -133,7 +133,8 @@ class Judge:
 
 def options(host: str) -> DeployTaskSession:
     loop = replace(DeployTaskSession().loop, max_steps=400)
-    return DeployTaskSession(twin=TwinConfig(host=host), loop=loop)
+    # The driver of a session that was killed holds the arm until it is at rest.
+    return DeployTaskSession(twin=TwinConfig(host=host), loop=loop, wait_seconds=30.0)
 
 
 def telling(folder: Path) -> list[str]:
