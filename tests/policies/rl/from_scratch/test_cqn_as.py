@@ -26,7 +26,7 @@ from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from tests.policies.kill import run_until_killed
 from tests.policies.rl.seeing import write_walks
-from tests.policies.rl.walking import LIMIT, Walking
+from tests.policies.rl.walking import LIMIT, Walking, solved_share
 
 SMALL = CqnAsAlgorithm(
     learner=CqnAsConfig(
@@ -139,13 +139,7 @@ def test_it_learns_to_walk_to_the_middle(walks: Path, tmp_path: Path) -> None:
         SMALL, collections=250, capacity=250, batch_size=64, updates_per_step=0.5, save_every=125
     )
     learned(algorithm, True, walks, tmp_path, no_progress)
-    policy, env = load_policy(tmp_path), Walking(200)
-    place = env.reset(range(5000, 5200))["place"]
-    solved = np.zeros(200, bool)
-    for _ in range(LIMIT):
-        made = env.step(policy(place[:, None], np.zeros((200, 3, 1)))[:, 0])
-        place, solved = made.observation["place"], solved | made.terminated
-    assert solved.mean() > 0.9
+    assert solved_share(tmp_path, horizon=3) > 0.9
 
 
 def test_missing_demonstrations_and_environments_on_a_device_are_refused() -> None:

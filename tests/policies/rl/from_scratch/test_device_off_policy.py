@@ -44,7 +44,7 @@ from tests.policies.rl.from_scratch.test_device_env import (
     device_state_env,
 )
 from tests.policies.rl.from_scratch.test_off_policy import SMALL, curve, with_options
-from tests.policies.rl.walking import LIMIT, Walking
+from tests.policies.rl.walking import LIMIT, Walking, solved_share
 from tests.sim.stays import Stays
 
 REPLAY = ReplayConfig(capacity=12 * N, discount=0.9, n_step=3)
@@ -318,13 +318,7 @@ def test_it_learns_to_walk_to_the_middle(tmp_path: Path) -> None:
         ),
     )
     learned(config, WalkingOnDevice, tmp_path, no_progress)
-    policy, env = load_policy(tmp_path), Walking(200)
-    place = env.reset(range(5000, 5200))["place"]
-    solved = np.zeros(200, bool)
-    for _ in range(5):
-        made = env.step(policy(place[:, None], np.zeros((200, 1, 1)))[:, 0])
-        place, solved = made.observation["place"], solved | made.terminated
-    assert solved.mean() > 0.9
+    assert solved_share(tmp_path) > 0.9
 
 
 def test_a_buffer_that_does_not_fit_is_refused_and_the_environments_closed(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from policies.load import load_module, load_policy
+from policies.load import load_module
 from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.from_scratch.config import (
     FromScratchConfig,
@@ -34,7 +34,7 @@ from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from robots.spec import FieldSpec
 from tests.policies.kill import run_until_killed
-from tests.policies.rl.walking import Walking
+from tests.policies.rl.walking import Walking, solved_share
 
 LAYERS = MlpSizes(hidden=(16,), activation="relu", layer_norm=False)
 SHORT: dict[str, Any] = {
@@ -68,16 +68,6 @@ def learned(
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_module(folder)[0].state_dict()
-
-
-def solved_share(folder: Path) -> float:
-    policy, env = load_policy(folder), Walking(200)
-    place = env.reset(range(5000, 5200))["place"]
-    solved = np.zeros(200, bool)
-    for _ in range(5):
-        made = env.step(policy(place[:, None], np.zeros((200, 1, 1)))[:, 0])
-        place, solved = made.observation["place"], solved | made.terminated
-    return float(solved.mean())
 
 
 @pytest.fixture(scope="module")

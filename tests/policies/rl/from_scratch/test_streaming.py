@@ -25,7 +25,7 @@ from robots.config import validate
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
 from tests.policies.kill import run_until_killed
-from tests.policies.rl.walking import LIMIT, Walking
+from tests.policies.rl.walking import LIMIT, Walking, solved_share
 
 ALGORITHM = StreamAcAlgorithm(hidden=(16,), steps=120, discount=0.9, save_every=20)
 SMALL = FromScratchConfig(algorithm=ALGORITHM, fields=("place",), first_seed=0)
@@ -192,10 +192,4 @@ def test_it_learns_to_walk_to_the_middle(tmp_path: Path) -> None:
     """From starts on both sides, whatever their distance; random actions solve far fewer."""
     config = replace(SMALL, algorithm=replace(ALGORITHM, hidden=(32,), steps=6000, save_every=3000))
     learned(config, True, tmp_path, no_progress)
-    policy, env = load_policy(tmp_path), Walking(200)
-    place = env.reset(range(5000, 5200))["place"]
-    solved = np.zeros(200, bool)
-    for _ in range(LIMIT):
-        made = env.step(policy(place[:, None], np.zeros((200, 1, 1)))[:, 0])
-        place, solved = made.observation["place"], solved | made.terminated
-    assert solved.mean() > 0.9
+    assert solved_share(tmp_path) > 0.9
