@@ -21,6 +21,7 @@ from flows.deployment.config import DeployConfig, DeploySession, DeployTaskConfi
 from flows.deployment.robot_limit import held_arm, spoken
 from flows.deployment.session_tables.board import SimulatedSetup
 from real.console.server import ConsoleConfig
+from real.deploy.tracked_field import TrackerConfig
 from real.driver.driver import Driver
 from real.franka.config import FrankaConfig
 from real.franka.kept_faults import keep_fault
@@ -317,7 +318,7 @@ def test_a_second_session_is_refused_before_its_console_opens(
 
     def second() -> None:
         try:
-            session = replace(DeploySession(), host=HOST)
+            session = replace(DeploySession(), host=HOST, tracker=TrackerConfig(uri="ws://x:1"))
             deploying.deploy(session, tmp_path, tmp_path, ConsoleConfig(port=0))
         except HandoffError as error:
             refused.append(error)

@@ -274,8 +274,8 @@ def test_a_calibration_without_any_camera_is_refused() -> None:
 
 
 def test_a_policy_whose_camera_has_no_source_leaves_nothing(bundle: Path, tmp_path: Path) -> None:
+    tracker = TrackerConfig(uri="ws://127.0.82.9:1")
+    session = replace(CONFIG, host="127.0.82.9", tracker=tracker)
     with pytest.raises(HandoffError, match="no source is given for camera front"):
-        deploying.deploy(
-            replace(CONFIG, host="127.0.82.9"), bundle, tmp_path / "out", ConsoleConfig(port=0)
-        )
+        deploying.deploy(session, bundle, tmp_path / "out", ConsoleConfig(port=0))
     assert not (tmp_path / "out").exists()
