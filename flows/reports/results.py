@@ -263,7 +263,11 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
         case "world_model":
             horizon, error = list(metrics["error"].items())[-1]
             stays = metrics["stays"][horizon]
-            return f"error {error:.2f} standard deviations after {horizon} steps (constant prediction: {stays:.2f})"
+            several = f", {metrics['members']} models" if metrics.get("members", 1) > 1 else ""
+            return (
+                f"error {error:.2f} standard deviations after {horizon} steps (constant prediction: {stays:.2f})"
+                f"{several}"
+            )
         case "distill" if "kl" in metrics:
             chunks = metrics["asked"]
             kl = metrics["kl"]

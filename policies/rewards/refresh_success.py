@@ -25,7 +25,6 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -40,6 +39,7 @@ from policies.rewards.train_success_classifier import (
     fit_classifier,
     with_maps,
 )
+from policies.training.members import member_progress
 from robots.config import validate
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
@@ -175,7 +175,7 @@ class SuccessRefresh:
         for place, member in enumerate(members):
             folder = work / f"member_{place}"
             folder.mkdir(parents=True, exist_ok=True)
-            counted = partial(_count, progress, place, len(members))
+            counted = member_progress(progress, place, len(members))
             one = replace(
                 self.options,
                 training=replace(self.config.training, seed=self._seed(number, place)),
@@ -251,9 +251,3 @@ def _judged_states(episode: SessionEpisode, detector: DetectorConfig) -> np.ndar
     """(T,) bool, the consecutive positive steps by which the detector ended the episode."""
     steps = len(episode.positive_T)
     return np.arange(steps) >= steps - detector.steps
-
-
-def _count(
-    progress: Progress, place: int, members: int, done: int, total: int, note: str = ""
-) -> None:
-    progress(place * total + done, members * total, note)

@@ -17,7 +17,6 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ import numpy as np
 
 from policies.rewards.config import ClassifierConfig, SuccessCard, TrainSuccessConfig
 from policies.rewards.labelled_steps import LabelledSteps, StepSplit, split_steps
+from policies.training.members import member_folder, member_progress, member_seed
 from robots.config import to_plain
 from robots.errors import HandoffError
 from robots.interfaces import Progress
@@ -92,7 +92,7 @@ def train_success(
     save_classifier(out, card, classifier)
     (out / STATE).unlink()
     for number in range(1, config.members):
-        shutil.rmtree(_member_folder(out, number))
+        shutil.rmtree(member_folder(out, number))
     return card.report
 
 
@@ -153,9 +153,9 @@ def fit_members(
     given = [encoders, *(copy.deepcopy(encoders) for _ in range(1, config.members))]
     members: list[SuccessClassifier] = []
     for number, own in enumerate(given):
-        training = replace(config.training, seed=_member_seed(config.training.seed, number))
-        counted = partial(_member_progress, progress, number, config.members)
-        folder = _member_folder(out, number)
+        training = replace(config.training, seed=member_seed(config.training.seed, number))
+        counted = member_progress(progress, number, config.members)
+        folder = member_folder(out, number)
         folder.mkdir(exist_ok=True)
         one = replace(config, members=1, training=training)
         members.append(fit_classifier(one, steps, folder, counted, own))
@@ -221,24 +221,6 @@ def fit_classifier(
         trained = train(training, classifier.train(), objective, identity, out, progress)
         classifier.load_state_dict(trained.average)
     return classifier.eval()
-
-
-def _member_seed(seed: int, number: int) -> int:
-    """Seed of a member; the first has that of the options."""
-    if number == 0:
-        return seed
-    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0] & 0x7FFFFFFF)
-
-
-def _member_folder(out: Path, number: int) -> Path:
-    return out if number == 0 else out / f"member_{number}"
-
-
-def _member_progress(
-    progress: Progress, number: int, members: int, done: int, total: int, note: str = ""
-) -> None:
-    """Counts the updates of all members."""
-    progress(number * total + done, members * total, note)
 
 
 def with_maps(

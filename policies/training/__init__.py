@@ -3,6 +3,7 @@
 - `config`: options of all training; imports no torch.
 - `loop`: the loop.
 - `resumable_run`: state, curve and CPU time of a run on disk.
+- `members`: members of an ensemble that are trained one after the other.
 - `optimizer`: optimiser, schedule and running mean of the weights.
 - `distributed`: several processes through accelerate.
 - `batch_workers`: batches, decoded ahead in worker processes.

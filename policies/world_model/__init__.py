@@ -2,6 +2,9 @@
 
 - `config`: options and card; imports no torch.
 - `model`: the recurrent state-space model.
-- `train`: training and evaluation on held-out episodes.
+- `ensemble`: several models of the same play, and their disagreement.
+- `play`: recorded play and its held-out episodes.
+- `train`: training.
+- `held_out`: evaluation on held-out episodes.
 - `imagined_env`: imagined rollouts as an environment.
 """

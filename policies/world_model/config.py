@@ -63,6 +63,11 @@ class WorldModelConfig:
     recorded one. A model trained on true states only lets a gripper sink into a table, because it
     was never trained on states slightly inside it (Venkatraman et al., AAAI 2015). 0 disables the
     loss, as in DreamerV2."""
+    members: Count = 1
+    """Number of world models, each with its own initial weights and minibatches of the same play.
+    With several, an imagined episode is led by one of them, counts as solved only where the success
+    classifiers of all agree, and their disagreement can be charged to the policy
+    (`imagination.penalty` of the stage `finetune`). Training takes as many times as long."""
     held_out: ShareBelowOne = 0.05
     """Fraction of the episodes held out for evaluation."""
     horizons: tuple[Count, ...] = (1, 10, 50)
@@ -90,6 +95,16 @@ class WorldModelConfig:
 
 
 @config
+class ImaginationConfig:
+    """How a policy is rewarded in imagined rollouts; success earns 1."""
+
+    penalty: NonNegative = 0.0
+    """Reward lost per step for the disagreement of a world model's members, per multiple of what is
+    usual on held-out play (its 95th percentile) above one; see `world_model.members`. Steps that
+    play determines cost nothing. 0 charges nothing."""
+
+
+@config
 class WorldModelCard:
     """Metadata of a saved world model."""
 
@@ -114,5 +129,11 @@ class WorldModelCard:
     """Sizes of the networks."""
     threshold: Share
     """Success probability at which an imagined episode counts as solved."""
+    members: Count = 1
+    """Number of world models; the first has its files in the folder itself, the others in
+    `member_1`, `member_2` and so on."""
+    usual_disagreement: NonNegative = 0.0
+    """95th percentile of the members' disagreement on held-out play, see
+    `policies.world_model.ensemble`; 0 for a single model."""
     training_data: str
     """Digest of the training data."""

@@ -3,9 +3,11 @@ method can run on imagined rollouts.
 
 This follows DiWA (Nematollahi et al., CoRL 2025): a pretrained diffusion policy improves by PPO on
 rollouts imagined by a world model, without an environment. A success classifier on the latent state
-terminates episodes and provides the only reward.
+terminates episodes and provides the reward. With an ensemble of world models, success must be
+recognised by the classifiers of all members, and steps about which the members disagree can cost
+(`ImaginationConfig`).
 
-Shape suffixes as in `policies.world_model.model`; N environments.
+Shape suffixes as in `policies.world_model.model`; N environments, M members of an ensemble.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ import torch
 from torch import Tensor
 
 from policies.rewards.success_files import load_classifier
-from policies.world_model.config import LATENT
-from policies.world_model.model import Latent, as_fields, load_world_model
+from policies.training.members import member_folder
+from policies.world_model.config import LATENT, ImaginationConfig
+from policies.world_model.ensemble import load_ensemble, penalties
+from policies.world_model.model import Latent, as_fields
 from policies.world_model.train import SUCCESS
 from robots.errors import HandoffError
 from robots.interfaces import EnvState, Observation, Step
@@ -34,19 +38,40 @@ class ImaginedVecEnv:
         model: folder of a world model.
         num_envs: N.
         max_steps: time limit [control periods].
+        imagination: reward.
+
+    Raises:
+        HandoffError: no environment or step, a damaged world model, or a penalty for the
+            disagreement of a single one.
     """
 
     observation_spec: Mapping[str, FieldSpec]
 
-    def __init__(self, model: Path, num_envs: int, max_steps: int) -> None:
+    def __init__(
+        self,
+        model: Path,
+        num_envs: int,
+        max_steps: int,
+        imagination: ImaginationConfig | None = None,
+    ) -> None:
         if min(num_envs, max_steps) < 1:
             raise HandoffError(
                 f"imagination: {num_envs} environments of {max_steps} steps, expected at least 1 of each."
             )
-        self._model, card, self._starts = load_world_model(model)
-        self._classifier, _ = load_classifier(model / SUCCESS)
-        self._classifier.requires_grad_(False)
-        self._threshold = card.threshold
+        self._models, cards, self._starts = load_ensemble(model)
+        card, members = cards[0], len(cards)
+        self._penalty = 0.0 if imagination is None else imagination.penalty
+        if self._penalty and not card.usual_disagreement:
+            raise HandoffError(
+                f"imagination: penalty {self._penalty} with {members} world models, which cannot disagree. Set "
+                "world_model.members to 3 or more, or imagination.penalty=0."
+            )
+        self._usual = card.usual_disagreement
+        self._classifiers = [
+            load_classifier(member_folder(model, number) / SUCCESS)[0].requires_grad_(False)
+            for number in range(members)
+        ]
+        self._thresholds = [one.threshold for one in cards]
         self._limit = max_steps
         self.num_envs = num_envs
         self.rate_hz = card.rate_hz
@@ -58,12 +83,14 @@ class ImaginedVecEnv:
         self._steps = np.zeros(num_envs, np.int64)
         self._over = np.ones(num_envs, bool)
         self._solved = np.zeros(num_envs, bool)
-        features = torch.zeros(num_envs, self._model.features)
-        recurrent, stochastic = self._model.sizes.recurrent, self._model.stochastic
-        self.latent = Latent(
-            *features.split([recurrent, stochastic, len(self._model.change)], dim=1)
-        )
-        """Current latent state of all environments."""
+        self._leader = np.zeros(num_envs, np.int64)
+        first = self._models.members[0]
+        sizes = [first.sizes.recurrent, first.stochastic, len(first.change)]
+        # Current latent states of all environments, by member.
+        self._latents = [
+            Latent(*torch.zeros(num_envs, first.features).split(sizes, dim=1))
+            for _ in range(members)
+        ]
 
     def reset(self, seeds: Sequence[int], env_ids: Sequence[int] | None = None) -> Observation:
         """See `VecEnv.reset`; every episode starts from the first observation of a recorded one."""
@@ -76,15 +103,11 @@ class ImaginedVecEnv:
         for env_id, seed in zip(reset_ids, seeds, strict=True):
             self._generators[env_id] = np.random.default_rng(seed)
             rows.append(int(self._generators[env_id].integers(len(self._starts))))
-        obs_BO = self._model.normalize_observation(self._starts[rows])
+            if len(self._models) > 1:
+                self._leader[env_id] = self._generators[env_id].integers(len(self._models))
+        obs_BO = self._models.members[0].normalize_observation(self._starts[rows])
         with torch.no_grad():
-            initial = self._model.initial_latent(obs_BO, self._noise(reset_ids))
-        self.latent = Latent(
-            *(
-                _replaced(part, reset_ids, new)
-                for part, new in zip(self.latent, initial, strict=True)
-            )
-        )
+            self._put(reset_ids, self._models.initial(obs_BO, self._noise(reset_ids)))
         self._steps[reset_ids] = 0
         self._over[reset_ids] = False
         self._solved[reset_ids] = False
@@ -107,8 +130,10 @@ class ImaginedVecEnv:
             running = np.flatnonzero(~self._over)
             if not len(running):
                 break
-            self._imagine(running, chunk_NHA[running, number])
+            disagreement = self._imagine(running, chunk_NHA[running, number])
             reward_NH[running, number] = self._solved[running]
+            if self._penalty:
+                reward_NH[running, number] -= penalties(disagreement, self._usual, self._penalty)
             executed[running] += 1
         observation = self._observation()
         return Step(
@@ -140,34 +165,48 @@ class ImaginedVecEnv:
     def close(self) -> None:
         """Does nothing."""
 
-    def _imagine(self, running: np.ndarray, action_BA: np.ndarray) -> None:
-        """Imagines one step of some environments and updates whether they are solved or
-        truncated."""
+    def _imagine(self, running: np.ndarray, action_BA: np.ndarray) -> np.ndarray:
+        """Imagines one step of some environments, updates whether they are solved or truncated, and
+        returns the disagreement (B,) of the members."""
         rows = torch.from_numpy(running)
         clipped = torch.from_numpy(np.clip(action_BA, self._low, self._high).astype(np.float32))
         with torch.no_grad():
-            latent, action = self.latent.rows(rows), self._model.normalize_action(clipped)
-            next_latent = self._model.imagine(latent, action, self._noise(running))
-            probability_B = torch.sigmoid(self._classifier({LATENT: next_latent.features}))
-        self.latent = Latent(
-            *(
-                _replaced(part, running, new)
-                for part, new in zip(self.latent, next_latent, strict=True)
+            action_BA_normalised = self._models.members[0].normalize_action(clipped)
+            imagined = self._models.imagine(
+                [latent.rows(rows) for latent in self._latents],
+                action_BA_normalised,
+                self._noise(running),
+                torch.from_numpy(self._leader[running]),
             )
-        )
-        self._solved[running] = (probability_B >= self._threshold).numpy()
+            recognised = [
+                torch.sigmoid(classifier({LATENT: latent.features})) >= threshold
+                for classifier, latent, threshold in zip(
+                    self._classifiers, imagined.latents, self._thresholds, strict=True
+                )
+            ]
+        self._put(running, imagined.latents)
+        self._solved[running] = torch.stack(recognised).all(dim=0).numpy()
         self._steps[running] += 1
         self._over[running] = self._solved[running] | (self._steps[running] >= self._limit)
+        return imagined.disagreement_B.numpy()
+
+    def _put(self, env_ids: np.ndarray, latents: Sequence[Latent]) -> None:
+        """Replaces the latent states of some environments."""
+        self._latents = [
+            Latent(*(_replaced(part, env_ids, new) for part, new in zip(old, latent, strict=True)))
+            for old, latent in zip(self._latents, latents, strict=True)
+        ]
 
     def _noise(self, env_ids: np.ndarray) -> Tensor:
-        """Gumbel noise (B, Z), from the random stream of every environment."""
-        noise = [self._generators[env_id].gumbel(size=self._model.stochastic) for env_id in env_ids]
+        """Gumbel noise (B, M, Z), from the random stream of every environment."""
+        shape = (len(self._models), self._models.stochastic)
+        noise = [self._generators[env_id].gumbel(size=shape) for env_id in env_ids]
         return torch.from_numpy(np.stack(noise).astype(np.float32))
 
     def _observation(self) -> Observation:
         return as_fields(
             self.observation_spec,
-            self._model.normalize_observation.inverse(self.latent.obs_BO).numpy(),
+            self._models.members[0].normalize_observation.inverse(self._latents[0].obs_BO).numpy(),
         )
 
 

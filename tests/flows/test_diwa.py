@@ -4,9 +4,13 @@ environment steps."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flows.stages.learn import finetune
+from flows.stages.learn.config import FinetunePolicyConfig
+from policies.world_model.config import ImaginationConfig, WorldModelConfig
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from sim.make import find_task
@@ -23,10 +27,12 @@ TINY = [
     "world_model.training.steps=60",
     "world_model.training.warmup_steps=5",
     "world_model.sequence=10",
+    "world_model.members=2",
     "world_model.sizes.recurrent=32",
     "world_model.held_out=0.1",
     "world_model.success.training.steps=200",
     "world_model.success.precision=0.2",
+    "teacher.imagination.penalty=0.1",
     "teacher.num_envs=4",
     "teacher.rollouts=3",
     "teacher.decisions=4",
@@ -67,6 +73,7 @@ def test_a_drawer_policy_is_finetuned_without_an_environment_step(
     assert artifacts["teacher"].manifest["inputs"]["world_model"] == artifacts["world_model"].digest
     assert artifacts["teacher"].manifest["metrics"]["rollouts"] == 3
     metrics = artifacts["world_model"].manifest["metrics"]
+    assert metrics["members"] == 2
     assert metrics["pictures"] == ["imagined.png", "imagined.mp4"]
     assert (artifacts["world_model"].path / "imagined.mp4").stat().st_size > 1000
     assert set(metrics["errors"]["50"]) >= {"q", "dq", "opening", "handle_position"}
@@ -93,3 +100,21 @@ def test_the_world_model_contains_all_observation_fields_of_the_policy(
 def test_a_misspelt_key_of_the_world_model_is_named() -> None:
     with pytest.raises(HandoffError, match=r"unknown key 'world_model.noize', did you mean"):
         options("drawer_diwa", ["world_model.noize=1"])
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        ({"policy": None}, "nothing is imagined; the input 'world_model' is missing"),
+        (
+            {"policy": None, "world_model": WorldModelConfig()},
+            "a single world model, which cannot disagree",
+        ),
+    ],
+)
+def test_a_charge_for_disagreement_needs_models_that_disagree(
+    sources: dict[str, Any], message: str
+) -> None:
+    config = FinetunePolicyConfig(imagination=ImaginationConfig(penalty=0.1))
+    with pytest.raises(HandoffError, match=message):
+        finetune.check(config, sources)

@@ -20,6 +20,7 @@ from policies.rl.finetuning.config import FinetuneConfig, VlaFinetuneConfig
 from policies.rl.from_scratch.config import FromScratchConfig
 from policies.rl.offline.config import IqlConfig, OfflineAlgorithm, OfflineRunConfig
 from policies.training.config import TrainingConfig
+from policies.world_model.config import ImaginationConfig
 from robots.config import Count, Seed, Whole, config
 from robots.errors import HandoffError
 from robots.seed_ranges import CLASSIFIER
@@ -42,6 +43,8 @@ class FinetunePolicyConfig(FinetuneConfig):
     """Number of parallel environments."""
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     """Processes in which the environments are simulated; unused in imagination."""
+    imagination: ImaginationConfig = field(default_factory=ImaginationConfig)
+    """Reward of imagined rollouts, for a stage with the input `world_model`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

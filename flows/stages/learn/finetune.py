@@ -22,6 +22,7 @@ from policies.rl.finetuning.config import (
     ReinFlowFinetuneConfig,
     VlaFinetuneConfig,
 )
+from policies.world_model.config import WorldModelConfig
 from robots.code_version import code_version
 from robots.config import classes_of
 from robots.errors import HandoffError
@@ -41,6 +42,7 @@ def check(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
             "finetune: in imagination no arm is simulated, so the input 'dynamics' has no effect. Remove it, or "
             "'world_model'."
         )
+    _check_imagination(config, sources)
     _check_demos(method, given="demos" in sources)
     _check_device(config, pretraining, imagined="world_model" in sources)
     if isinstance(pretraining, FinetunePolicyConfig) and pretraining.algorithm.learns_beside:
@@ -110,10 +112,10 @@ def run(
 ) -> Output[Policy]:
     """Fine-tunes `policy`, resuming an interrupted attempt in `out`.
 
-    With `world_model`, rollouts are imagined and no environment is stepped; the protocol then
-    defines the time limit alone. RL-100, EXPO and Q-chunking also learn from `demos`. With
-    `dynamics`, the simulated arm has the tuned parameters; with `family`, the episodes are those of
-    all its members, equally often.
+    With `world_model`, rollouts are imagined, rewarded as `config.imagination` says, and no
+    environment is stepped; the protocol then defines the time limit alone. RL-100, EXPO and
+    Q-chunking also learn from `demos`. With `dynamics`, the simulated arm has the tuned parameters;
+    with `family`, the episodes are those of all its members, equally often.
 
     Raises:
         HandoffError: the policy does not fit the method or the environments.
@@ -138,6 +140,23 @@ def _check_window(model: PolicyConfig, longest: int) -> None:
         raise HandoffError(
             f"finetune: the policy observes {history} steps, {stride} apart, of episodes of at most {longest}; "
             "expected one step, the two newest, or two that are an episode's length apart, the first and the newest."
+        )
+
+
+def _check_imagination(config: FinetunePolicyConfig, sources: Mapping[str, Any]) -> None:
+    """Refuses a charge for the disagreement of world models where none imagines, or one alone."""
+    if not config.imagination.penalty:
+        return
+    if "world_model" not in sources:
+        raise HandoffError(
+            "finetune: imagination.penalty charges the disagreement of world models, but nothing is imagined; the "
+            "input 'world_model' is missing."
+        )
+    imagining = sources["world_model"]
+    if isinstance(imagining, WorldModelConfig) and imagining.members == 1:
+        raise HandoffError(
+            f"finetune: imagination.penalty={config.imagination.penalty} with a single world model, which cannot "
+            "disagree. Set members of the stage 'world_model' to 3 or more."
         )
 
 
@@ -192,7 +211,11 @@ def _environments(
         from policies.world_model.imagined_env import ImaginedVecEnv
 
         env: Callable[[], VecEnv] = partial(
-            ImaginedVecEnv, world_model, config.num_envs, protocol.max_steps
+            ImaginedVecEnv,
+            world_model,
+            config.num_envs,
+            protocol.max_steps,
+            config.imagination,
         )
         return env
     if stays_on_device(protocol):

@@ -42,7 +42,7 @@ def run(
 
 def _render(config: WorldModelConfig, play: Path, out: Path) -> dict[str, Any]:
     """Writes `imagined.png` and `imagined.mp4`; without a renderer the metrics state the reason."""
-    from policies.world_model.train import imagine_held_out
+    from policies.world_model.held_out import imagine_held_out
     from robots.episodes.store import EpisodeStore
     from sim.make import find_task
     from sim.rendering.replay import render_observations

@@ -519,7 +519,7 @@ def test_a_world_model_names_the_camera_that_it_does_not_imagine(
     recipe: str, finished: dict[str, Artifact]
 ) -> None:
     from policies.world_model.config import WorldModelConfig
-    from policies.world_model.train import read_play
+    from policies.world_model.play import read_play
 
     config = WorldModelConfig(fields=("q", CAMERA))
     with pytest.raises(HandoffError, match=r"\['image_front'\] are images, expected vectors"):

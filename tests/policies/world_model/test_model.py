@@ -11,6 +11,7 @@ import torch
 from torch.distributions import Categorical, kl_divergence
 
 from policies.world_model.config import WorldModelConfig, WorldModelSizes
+from policies.world_model.held_out import imagine_held_out, open_loop
 from policies.world_model.model import (
     CARD,
     WEIGHTS,
@@ -18,7 +19,8 @@ from policies.world_model.model import (
     categorical_divergence,
     load_world_model,
 )
-from policies.world_model.train import imagine_held_out, open_loop, read_play, train_world_model
+from policies.world_model.play import read_play
+from policies.world_model.train import train_world_model
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
 from tests.policies.toy_play import PUSH, TOY, write_play
