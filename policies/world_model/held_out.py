@@ -29,6 +29,21 @@ MAX_STARTS = 4000
 """Maximum number of states from which held-out episodes are imagined."""
 
 
+def check_held_out(data: Play, episodes: np.ndarray, horizons: tuple[int, ...]) -> None:
+    """Checks, before hours of training, that the held-out episodes can be evaluated.
+
+    Raises:
+        HandoffError: none is longer than the longest horizon.
+    """
+    longest = int((data.ends_E - data.starts_E)[episodes].max())
+    if longest <= max(horizons):
+        fitting = [horizon for horizon in horizons if horizon < longest]
+        raise HandoffError(
+            f"world model: no held-out episode is longer than the longest horizon of {max(horizons)} steps, the "
+            f"longest has {longest}. Set horizons to shorter ones, such as {fitting or [longest - 1]}."
+        )
+
+
 def open_loop(
     model: WorldModel, data: Play, episodes: np.ndarray, horizons: tuple[int, ...], seed: int
 ) -> dict[str, Any]:
@@ -185,10 +200,6 @@ def _start_states(data: Play, episodes: np.ndarray, longest: int, seed: int) -> 
     firsts = np.concatenate(
         [data.steps_of(number, longest)[:: max(1, longest // 10)] for number in episodes]
     )
-    if not len(firsts):
-        raise HandoffError(
-            f"world model: no held-out episode is longer than the longest horizon of {longest} steps."
-        )
     return np.random.default_rng(seed).permutation(firsts)[:MAX_STARTS]
 
 

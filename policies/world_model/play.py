@@ -15,6 +15,7 @@ from torch import Tensor
 
 from policies.world_model.config import WorldModelConfig
 from policies.world_model.model import WorldModel
+from robots.episodes.corrections import FINAL
 from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.spec import FieldSpec
@@ -85,7 +86,7 @@ def read_play(path: Path, config: WorldModelConfig) -> Play:
     columns = {name: store.column(config.stream, name).reshape(ends[-1], -1) for name in names}
     if broken := [name for name, values in columns.items() if not np.isfinite(values).all()]:
         raise HandoffError(f"{path}: fields {broken} are not finite everywhere. Was a sensor lost?")
-    return Play(
+    play = Play(
         obs_MO=np.concatenate([columns[name] for name in config.fields], axis=1).astype(np.float32),
         action_MA=columns[config.action_field].astype(np.float32),
         ends_E=ends,
@@ -94,6 +95,34 @@ def read_play(path: Path, config: WorldModelConfig) -> Play:
         action=stream.fields[config.action_field],
         task=store.schema.name,
         rate_hz=stream.rate_hz,
+    )
+    return _with_final_states(play, store, config)
+
+
+def _with_final_states(play: Play, store: EpisodeStore, config: WorldModelConfig) -> Play:
+    """Play whose episodes end with the observation after their last action, where the store has it
+    in the stream `final`, as those of demonstrations and corrections have.
+
+    Such episodes end with success, which would otherwise have no observation. The added step
+    repeats the last action, so that the range of actions stays; nothing reads it.
+    """
+    if FINAL not in store.schema.streams or not (
+        set(config.fields) <= store.schema.stream(FINAL).fields.keys()
+    ):
+        return play
+    finals = store.ends(FINAL)
+    columns = [store.column(FINAL, name).reshape(finals[-1], -1) for name in config.fields]
+    final_EO = np.concatenate(columns, axis=1)[finals - 1].astype(np.float32)
+    if not np.isfinite(final_EO).all():
+        raise HandoffError(
+            f"world model: observations of the stream '{FINAL}' are not finite. Was a sensor lost?"
+        )
+    ends_E = play.ends_E
+    return play._replace(
+        obs_MO=np.insert(play.obs_MO, ends_E, final_EO, axis=0),
+        action_MA=np.insert(play.action_MA, ends_E, play.action_MA[ends_E - 1], axis=0),
+        success_M=np.insert(play.success_M, ends_E, play.success_M[ends_E - 1]),
+        ends_E=ends_E + np.arange(1, len(ends_E) + 1),
     )
 
 

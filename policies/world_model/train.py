@@ -33,7 +33,7 @@ from policies.training.members import member_folder, member_progress, member_see
 from policies.training.plots import draw_curve
 from policies.world_model.config import LATENT, WorldModelCard, WorldModelConfig
 from policies.world_model.ensemble import WorldModelEnsemble
-from policies.world_model.held_out import BATCH_SIZE, compare_members, open_loop
+from policies.world_model.held_out import BATCH_SIZE, check_held_out, compare_members, open_loop
 from policies.world_model.model import (
     MIN_CHANGE,
     Latent,
@@ -80,6 +80,7 @@ def train_world_model(
     """
     data = read_play(play / "store.zarr", config)
     _, held_out = split_play(data, config)
+    check_held_out(data, held_out, config.horizons)
     trained = [
         _train_member(config, number, data, out, member_progress(progress, number, config.members))
         for number in range(config.members)

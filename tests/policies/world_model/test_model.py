@@ -21,8 +21,12 @@ from policies.world_model.model import (
 )
 from policies.world_model.play import read_play
 from policies.world_model.train import train_world_model
+from robots.episodes.corrections import FINAL
+from robots.episodes.schema import EpisodeSchema, StreamSpec
+from robots.episodes.store import EpisodeStore
 from robots.errors import HandoffError
 from robots.interfaces import no_progress
+from robots.spec import FieldSpec
 from tests.policies.toy_play import PUSH, TOY, write_play
 
 
@@ -174,3 +178,41 @@ def test_play_that_will_not_do_is_refused(
 def test_play_without_a_label_of_success_is_refused(tmp_path: Path):
     with pytest.raises(HandoffError, match=r"\['success'\] of fields"):
         read_play(write_play(tmp_path, 3, labelled=False) / "store.zarr", TOY)
+
+
+def test_an_episode_that_ends_with_success_shows_the_state_after_its_last_action(tmp_path: Path):
+    fields = {name: FieldSpec(shape=(1,)) for name in ("point", "action")}
+    spec = {
+        "policy": StreamSpec(
+            rate_hz=10.0, fields={**fields, "success": FieldSpec(shape=(), dtype="uint8")}
+        ),
+        FINAL: StreamSpec(rate_hz=10.0, fields={"point": fields["point"]}),
+    }
+    schema = EpisodeSchema(name="toy", streams=spec)
+    with EpisodeStore.create(tmp_path / "store.zarr", schema) as store, store.writer() as writer:
+        for first, steps in ((0.0, 3), (10.0, 2)):
+            point = first + np.arange(steps + 1.0)[:, None]
+            solved = np.arange(steps) == steps - 1
+            rows = {
+                "point": point[:-1],
+                "action": point[:-1] / 100.0,
+                "success": solved.astype(np.uint8),
+            }
+            writer.append({"policy": rows, FINAL: {"point": point[-1:]}}, {})
+    play = read_play(tmp_path / "store.zarr", replace(TOY, fields=("point",), sequence=2))
+    np.testing.assert_array_equal(play.obs_MO[:, 0], [0, 1, 2, 3, 10, 11, 12])
+    np.testing.assert_array_equal(play.ends_E, [4, 7])
+    np.testing.assert_allclose(play.action_MA[[2, 3, 5, 6], 0], [0.02, 0.02, 0.11, 0.11])
+    # The label of an action is that of the state after it, which only an added step shows.
+    labelled = np.setdiff1d(np.arange(7), play.ends_E - 1)
+    np.testing.assert_array_equal(play.success_M[labelled], [0, 0, 1, 0, 1])
+
+
+def test_horizons_that_cannot_be_evaluated_are_refused_before_the_training(
+    toy_play: Path, tmp_path: Path
+):
+    def never(done: int, total: int, note: str = "") -> None:
+        pytest.fail("trained")
+
+    with pytest.raises(HandoffError, match=r"the longest has 40\. Set horizons .* such as \[1\]"):
+        train_world_model(replace(TOY, horizons=(1, 40)), toy_play, tmp_path, never)
