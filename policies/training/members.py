@@ -31,4 +31,7 @@ def member_progress(progress: Progress, number: int, members: int) -> Progress:
 def _count(
     progress: Progress, number: int, members: int, done: int, total: int, note: str = ""
 ) -> None:
+    # What a note says, such as the time left, is of this member alone.
+    if note and members > 1:
+        note = f"{note}, member {number + 1} of {members}"
     progress(number * total + done, members * total, note)
