@@ -77,6 +77,12 @@ def test_the_actions_of_a_gymnasium_id_need_a_meaning_before_they_are_learned() 
             "teacher.algorithm={kind: mrq, collections: 80}",
             "learning_starts is 80 of 80 collections, so mrq would end without an update",
         ),
+        (
+            "reach_fast_td3",
+            "teacher.algorithm={kind: mrq, collections: 100, updates_per_step: 0.0007}",
+            "20 collections of 64 environments after learning_starts, with 0.0007 updates per step, so "
+            "mrq would end without an update",
+        ),
     ],
 )
 def test_training_from_scratch_that_would_be_in_vain_is_refused(
@@ -85,6 +91,10 @@ def test_training_from_scratch_that_would_be_in_vain_is_refused(
     with pytest.raises(HandoffError, match=problem):
         build(recipe, override)
     build("reach_fast_td3", "teacher.algorithm={kind: mrq, collections: 81}")
+    build(
+        "reach_fast_td3",
+        "teacher.algorithm={kind: mrq, collections: 100, updates_per_step: 0.0008}",
+    )
 
 
 def test_an_actor_elsewhere_is_refused_for_environments_on_a_device() -> None:
