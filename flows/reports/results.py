@@ -265,8 +265,8 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
             stays = metrics["stays"][horizon]
             several = ""
             if "disagreement" in metrics:
-                told = metrics["disagreement"]["rank_correlation_imagined"]
-                several = f"; {metrics['members']} models, rank correlation of disagreement and error {told:.2f}"
+                correlation = metrics["disagreement"]["rank_correlation_imagined"]
+                several = f"; {metrics['members']} models, rank correlation of disagreement and error {correlation:.2f}"
             return (
                 f"error {error:.2f} standard deviations after {horizon} steps (constant prediction: {stays:.2f})"
                 f"{several}"

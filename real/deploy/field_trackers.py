@@ -88,9 +88,9 @@ def check_trackers(
     policy does not observe them itself.
 
     Raises:
-        HandoffError: a tracker without a WebSocket address or fields, a field that the policy does not
-            observe or that the arm measures itself, one that is given twice, or bounds or values of
-            another size than the field's.
+        HandoffError: a tracker without a WebSocket address or fields, a field that the policy does
+            not observe or that the arm measures itself, one that is given twice, or bounds or
+            values of another size than the field's.
     """
     given = dict.fromkeys(constants, "constants")
     for tracker, config in trackers.items():

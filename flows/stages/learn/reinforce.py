@@ -76,9 +76,9 @@ def run(
     family: Family | None = None,
 ) -> Output[Policy]:
     """Trains a policy, resuming an interrupted attempt in `out`; the algorithms rlpd and cqn_as
-    also learn from `demos`. With `dynamics`, the simulated arm has the tuned parameters; with `family`, the
-    episodes are those of all its members, equally often. In environments that stay on a device,
-    PPO, FastTD3 and PQL train there.
+    also learn from `demos`. With `dynamics`, the simulated arm has the tuned parameters; with
+    `family`, the episodes are those of all its members, equally often. In environments that stay on
+    a device, PPO, FastTD3 and PQL train there.
 
     Raises:
         HandoffError: the algorithm does not fit the inputs or the environments, or training
