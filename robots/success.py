@@ -179,22 +179,8 @@ def choose_threshold(
             threshold reaches it.
     """
     probability, success = _checked(probability, success)
-    if success.all() or not success.any():
-        raise HandoffError(
-            f"success threshold: {int(success.sum())} successes of {len(success)} held-out steps, expected both "
-            "successes and failures. Are there too few episodes to hold some out?"
-        )
+    min_positives = check_threshold_steps(success, precision, success_share)
     share = float(success.mean()) if success_share is None else success_share
-    if not 0.0 < share < 1.0 or not 0.0 < precision < 1.0:
-        raise HandoffError(
-            f"success threshold: precision {precision}, share of successes {share}; both must lie in (0, 1)."
-        )
-    min_positives = math.ceil(round(1.0 / (1.0 - precision), 6))
-    if success.sum() < min_positives:
-        raise HandoffError(
-            f"success threshold: {int(success.sum())} successes are held out, a precision of {precision} can be "
-            f"estimated from at least {min_positives}. Record more successes, or ask for less precision."
-        )
     order = np.argsort(-probability, kind="stable")
     score = probability[order]
     # Precision if the first i + 1 steps are accepted, for every i.
@@ -219,6 +205,37 @@ def choose_threshold(
     last = int(candidates[np.flatnonzero(recalled == recalled.max())[0]])
     below = score[last + 1] if last + 1 < len(score) else 0.0
     return max(lowest, float(score[last] + below) / 2.0)
+
+
+def check_threshold_steps(
+    success: np.ndarray, precision: float = 0.95, success_share: float | None = None
+) -> int:
+    """Checks that a threshold can be chosen on held-out steps, whatever their scores; see
+    `choose_threshold`.
+
+    Returns:
+        Least number of true positives.
+
+    Raises:
+        HandoffError: one class is missing, or there are too few successes for the precision.
+    """
+    if success.all() or not success.any():
+        raise HandoffError(
+            f"success threshold: {int(success.sum())} successes of {len(success)} held-out steps, expected both "
+            "successes and failures. Are there too few episodes to hold some out?"
+        )
+    share = float(success.mean()) if success_share is None else success_share
+    if not 0.0 < share < 1.0 or not 0.0 < precision < 1.0:
+        raise HandoffError(
+            f"success threshold: precision {precision}, share of successes {share}; both must lie in (0, 1)."
+        )
+    min_positives = math.ceil(round(1.0 / (1.0 - precision), 6))
+    if success.sum() < min_positives:
+        raise HandoffError(
+            f"success threshold: {int(success.sum())} successes are held out, a precision of {precision} can be "
+            f"estimated from at least {min_positives}. Record more successes, or ask for less precision."
+        )
+    return min_positives
 
 
 class Proportion(NamedTuple):

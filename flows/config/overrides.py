@@ -62,6 +62,23 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
+def arm_overrides(arm: str | None) -> list[str]:
+    """The argument `--arm ADDRESS` as overrides of a session's options; without it the session
+    starts a simulated arm.
+
+    Raises:
+        HandoffError: an empty address, such as that of a variable which is not set: a simulated arm
+            would move in place of the one that is meant.
+    """
+    if arm is None:
+        return []
+    if not arm.strip():
+        raise HandoffError(
+            "--arm is empty, expected an address such as 172.16.0.2. Is a variable of the shell not set?"
+        )
+    return [f"host={quoted(arm)}"]
+
+
 def quoted(text: object) -> str:
     """A value as it stands in an override, whatever its characters."""
     # Hydra takes a backslash for itself unless it stands before a quotation mark.

@@ -42,7 +42,7 @@ class _Reports:
 
     def stop(self, counters: Counters) -> bool:
         """Whether all steps and the updates due for them are made."""
-        from policies.rl.off_policy.online import updates_due
+        from policies.rl.off_policy.config import updates_due
 
         if time.monotonic() - self.reported >= STATUS_SECONDS:
             self.reported = time.monotonic()
@@ -54,7 +54,7 @@ class _Reports:
 
     def pause(self, counters: Counters) -> bool:
         """Whether more updates are overdue than allowed, or two versions of the classifier."""
-        from policies.rl.off_policy.online import updates_due
+        from policies.rl.off_policy.config import updates_due
 
         if self.config.backlog is None:
             return False

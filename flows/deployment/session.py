@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flows.config.options import build_session
-from flows.config.overrides import quoted
+from flows.config.overrides import arm_overrides, quoted
 from flows.deployment.arms import held_for_session, require_simulator
 from flows.deployment.cameras.pictures import ArmPictures, PictureSource, age_limits
 from flows.deployment.cameras.policy_cameras import (
@@ -151,7 +151,7 @@ def session_options(
     from flows.deployment.verified_policy import task_of_release, verified_policy
 
     chosen = list(overrides)
-    chosen += [] if arm is None else [f"host={quoted(arm)}"]
+    chosen += arm_overrides(arm)
     chosen += [] if instruction is None else [f"instruction={quoted(instruction)}"]
     if (recording is None) == (mode == "replay"):
         raise HandoffError(
@@ -246,7 +246,6 @@ def deploy(
     session = replace(session, arm=replace(with_law(session.arm, contract), record_seconds=seconds))
     for gain in differing_gains(session.arm.impedance, contract.impedance):
         say(f"arm.impedance differs from the arm that the policy knows: {gain}")
-    out.mkdir(parents=True, exist_ok=True)
     limits = replace(console.arbiter, hold_to_run=holds_to_run(session))
     console = replace(console, arbiter=limits)
     with ExitStack() as stack:
@@ -313,6 +312,7 @@ def _open(
     if session.host:
         # A wrong address is found here, not when the person at the page is ready.
         check_answers(session.host)
+    out.mkdir(parents=True, exist_ok=True)
     opened = stack.enter_context(open_console(console, out / "console"))
     if simulated or contract.task == BOARD_TASK:
         env = HilEnvConfig(task=contract.task, robot=session.arm.robot)
@@ -414,7 +414,7 @@ def check_policy(session: DeploySession | DeployTaskSession, contract: Contract)
 
     Raises:
         HandoffError: another task, action interface or robot, observations that a real arm has
-            not, or no tracker of the T at a real one.
+            not, or no tracker of the T at a real one, or none with a WebSocket address.
     """
     if session.recording and session.shadow:
         raise HandoffError(
@@ -445,6 +445,10 @@ def check_policy(session: DeploySession | DeployTaskSession, contract: Contract)
                 "deploy: a real arm needs a tracker of the T: add --tracker ws://host:port, see "
                 "docs/guides/deploying.md."
             )
+        if session.host:
+            from real.deploy.object_tracker import check_tracker_address
+
+            check_tracker_address("tracker", session.tracker.uri)
         return
     check_law(session, contract)
     check_objects(session, contract)

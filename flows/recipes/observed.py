@@ -67,6 +67,8 @@ class Fields(NamedTuple):
     known."""
     whole: bool = False
     """Whether `names` and `pictures` are all: cameras, point clouds and actions, too."""
+    drawn: bool = False
+    """Whether `pictures` has all cameras."""
     most_episodes: int | None = None
     """Largest number of episodes; None if it is not known."""
     task: str = ""
@@ -80,7 +82,8 @@ class Observed(NamedTuple):
     option: str
     names: tuple[str, ...]
     kind: Literal["vector", "picture", "other"] = "vector"
-    """What they are: those that are no vectors are known of imported data sets alone."""
+    """What they are: pictures are known of imported data sets and of MuJoCo, what else is no vector
+    of imported data sets alone."""
 
 
 def check_observed(stage: Stage, *, data: bool = True) -> None:
@@ -109,16 +112,18 @@ def check_observed(stage: Stage, *, data: bool = True) -> None:
 
 def _check(stage: Stage, where: str, observed: list[Observed], given: Fields) -> None:
     for entry in observed:
-        if entry.kind != "vector" and not given.whole:
+        all_known = given.whole or (entry.kind == "picture" and given.drawn)
+        if entry.kind != "vector" and not all_known:
             continue
         known = given.pictures.keys() if entry.kind == "picture" else given.names
         for field in entry.names:
             # All cameras of a data set without one are none.
             if field != "*" and not any(fnmatchcase(name, field) for name in known):
+                nearest = suggest(field, sorted(known), "it has") if known else "it has none"
                 owner = "" if entry.stage == stage.name else f" of the stage {entry.stage}"
                 raise HandoffError(
                     f"stage {stage.name}: {entry.option}{owner} has the field '{field}', which {where} ({given.of}) "
-                    f"lacks; {suggest(field, sorted(known), 'it has')}"
+                    f"lacks; {nearest}"
                 )
 
 
@@ -242,7 +247,8 @@ def environment_fields(config: Any) -> Fields | None:
             return None
         options = simulator or config.demonstrate.mujoco
         gripper = config.gripper_entry if simulator is None else simulator.gripper_entry
-        return _task(config.task, config.robot, options.cameras, gripper_entry=gripper)
+        fields = _task(config.task, config.robot, options.cameras, gripper_entry=gripper)
+        return fields._replace(drawn=simulator is None)
     if isinstance(config, RecordPlayConfig):
         return _task(config.task, config.robot, config.play.mujoco.cameras)
     for block in (config, getattr(config, "algorithm", None)):
@@ -251,8 +257,8 @@ def environment_fields(config: Any) -> Fields | None:
             known = vector_fields(protocol)
             if known is None:
                 return None
-            pictures = _drawn(protocol) if protocol.engine in DRAWING else {}
-            return Fields(f"protocol {protocol.name}", frozenset(known), pictures)
+            of, drawn = f"protocol {protocol.name}", protocol.engine in DRAWING
+            return Fields(of, frozenset(known), _drawn(protocol) if drawn else {}, drawn=drawn)
     return None
 
 
@@ -286,7 +292,7 @@ def _imported(config: IngestConfig) -> Fields | None:
     }
     of = f"{path.name}, episodes of {schema.name}"
     most = 2 * taken if config.mirror else taken
-    return Fields(of, frozenset(fields), pictures, True, most, schema.name)
+    return Fields(of, frozenset(fields), pictures, True, True, most, schema.name)
 
 
 def _task(
@@ -334,4 +340,6 @@ def recorded_fields(stage: Stage, *, data: bool = True) -> Fields | None:
     task = (config.task if isinstance(config, MergeConfig) else None) or ""
     task = task or (tasks.pop() if len(tasks) == 1 else "")
     # Another reward adds fields, which no policy observes.
-    return Fields(of, names, pictures, all(source.whole for source in known), most, task)
+    whole = all(source.whole for source in known)
+    drawn = all(source.whole or source.drawn for source in known)
+    return Fields(of, names, pictures, whole, drawn, most, task)

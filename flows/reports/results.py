@@ -263,7 +263,10 @@ def describe(uses: str, metrics: Mapping[str, Any]) -> str:
         case "world_model":
             horizon, error = list(metrics["error"].items())[-1]
             stays = metrics["stays"][horizon]
-            several = f", {metrics['members']} models" if metrics.get("members", 1) > 1 else ""
+            several = ""
+            if "disagreement" in metrics:
+                correlation = metrics["disagreement"]["rank_correlation_imagined"]
+                several = f"; {metrics['members']} models, rank correlation of disagreement and error {correlation:.2f}"
             return (
                 f"error {error:.2f} standard deviations after {horizon} steps (constant prediction: {stays:.2f})"
                 f"{several}"

@@ -29,7 +29,13 @@ from robots.config import to_plain
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 from robots.storage.durable import write_atomically
-from robots.success import DetectorConfig, ThresholdReport, choose_threshold, report_threshold
+from robots.success import (
+    DetectorConfig,
+    ThresholdReport,
+    check_threshold_steps,
+    choose_threshold,
+    report_threshold,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -71,9 +77,9 @@ def train_success(
     from policies.training.loop import STATE
 
     # Train. A frozen trunk encodes every image once.
+    split = check_labels(config, steps)
     data_digest = steps.digest()
     steps = with_maps(steps, config.classifier, config.training.threads, encoders)
-    split = split_steps(steps, config)
     classifier = fit_members(config, steps.rows(split.train), out, progress, encoders)
     detector, report = choose_detector(classifier, config, steps, split)
     # Save the classifier.
@@ -96,6 +102,22 @@ def train_success(
     return card.report
 
 
+def check_labels(config: TrainSuccessConfig, steps: LabelledSteps) -> StepSplit:
+    """Checks by the labels alone, whatever the fields, that a threshold can be chosen; before
+    anything is trained.
+
+    Returns:
+        The split of the steps.
+
+    Raises:
+        HandoffError: too few episodes or successes are held out, or one class is missing there.
+    """
+    split = split_steps(steps, config)
+    success = steps.success[_of_threshold(config, steps, split)]
+    check_threshold_steps(success, config.precision, config.success_share)
+    return split
+
+
 def choose_detector(
     classifier: SuccessModel, config: TrainSuccessConfig, steps: LabelledSteps, split: StepSplit
 ) -> tuple[DetectorConfig, dict[str, float]]:
@@ -110,10 +132,8 @@ def choose_detector(
     from policies.rewards.success_classifier import probabilities
     from policies.training.loop import torch_threads
 
-    # Successes of demonstrations may be used to choose the threshold; their failures are too easy.
-    demonstrated_success = steps.success & (config.success_share is not None)
     threshold_steps, evaluation_steps = (
-        steps.rows(split.threshold & (steps.by_policy | demonstrated_success)),
+        steps.rows(_of_threshold(config, steps, split)),
         steps.rows(split.evaluation & steps.by_policy),
     )
     with torch_threads(config.training.threads):
@@ -322,6 +342,13 @@ def classification_loss(
         return torch.nn.functional.binary_cross_entropy_with_logits(logit_B.float(), goal_B)
 
     return without_data(loss)
+
+
+def _of_threshold(config: TrainSuccessConfig, steps: LabelledSteps, split: StepSplit) -> np.ndarray:
+    """Mask (M,) of the steps by which the threshold is chosen. Successes of demonstrations may be
+    among them; their failures are too easy."""
+    demonstrated_success = steps.success & (config.success_share is not None)
+    return split.threshold & (steps.by_policy | demonstrated_success)
 
 
 def _mixed(values: np.ndarray, order: np.ndarray, share: float) -> np.ndarray:

@@ -24,7 +24,8 @@ def member_folder(out: Path, number: int) -> Path:
 
 
 def member_progress(progress: Progress, number: int, members: int) -> Progress:
-    """Progress of a member's training, as a part of that of all members."""
+    """Progress of a member's training, as a part of that of all members; of several, the note tells
+    the member."""
     return partial(_count, progress, number, members)
 
 

@@ -18,7 +18,7 @@ from policies.random_streams import update_seed
 from policies.rewards.labelled_steps import LabelledSteps
 from policies.rewards.success_files import CARD as CLASSIFIER_CARD
 from policies.rewards.success_files import load_classifier
-from policies.rewards.train_success_classifier import train_success
+from policies.rewards.train_success_classifier import check_labels, train_success
 from policies.training.loop import (
     STATE,
     Objective,
@@ -75,12 +75,14 @@ def train_world_model(
         first member.
 
     Raises:
-        HandoffError: unusable play, a loss that is not finite, or no threshold with which the
+        HandoffError: unusable play, among it one with too few successes for the classifier or too
+            short for the horizons; a loss that is not finite; or no threshold with which the
             classifier is precise enough.
     """
     data = read_play(play / "store.zarr", config)
     _, held_out = split_play(data, config)
     check_held_out(data, held_out, config.horizons)
+    check_labels(config.success, _labelled(data, {}, {}))
     trained = [
         _train_member(config, number, data, out, member_progress(progress, number, config.members))
         for number in range(config.members)
@@ -250,17 +252,30 @@ def _train_classifier(
         return load_classifier(out)[1].report
     latents = posterior(model, data, np.arange(len(data.ends_E)), config.training.seed)
     features = np.concatenate([latent.features[1:].numpy() for latent in latents])
+    spec = FieldSpec(shape=(model.features,), about="latent of the world model")
+    steps = _labelled(data, {LATENT: features}, {LATENT: spec})
+    out.mkdir(exist_ok=True)
+
+    def named(done: int, total: int, note: str = "") -> None:
+        progress(done, total, ", ".join(filter(None, ["success classifier", note])))
+
+    return train_success(config.success, steps, out, named)
+
+
+def _labelled(
+    data: Play, fields: dict[str, np.ndarray], observation: dict[str, FieldSpec]
+) -> LabelledSteps:
+    """The steps after every action except the last of an episode, with what a classifier observes
+    of them."""
     labelled = np.setdiff1d(np.arange(len(data.obs_MO)), data.ends_E - 1)
     lengths = data.ends_E - data.starts_E
-    steps = LabelledSteps(
-        fields={LATENT: features},
+    return LabelledSteps(
+        fields=fields,
         success=data.success_M[labelled],
         episode=np.repeat(np.arange(len(lengths)), lengths - 1),
         # Play contains failures, like imagined rollouts, so its steps count as a policy's.
         by_policy=np.ones(len(labelled), bool),
         task=data.task,
         rate_hz=data.rate_hz,
-        observation={LATENT: FieldSpec(shape=(model.features,), about="latent of the world model")},
+        observation=observation,
     )
-    out.mkdir(exist_ok=True)
-    return train_success(config.success, steps, out, progress)

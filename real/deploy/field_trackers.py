@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
-from real.deploy.object_tracker import RemoteTracker
+from real.deploy.object_tracker import RemoteTracker, check_tracker_address
 from real.deploy.tracked_field import (
     RESERVED,
     FieldTrackerConfig,
@@ -88,16 +88,13 @@ def check_trackers(
     policy does not observe them itself.
 
     Raises:
-        HandoffError: a tracker without an address or fields, a field that the policy does not
-            observe or that the arm measures itself, one that is given twice, or bounds or values of
-            another size than the field's.
+        HandoffError: a tracker without a WebSocket address or fields, a field that the policy does
+            not observe or that the arm measures itself, one that is given twice, or bounds or
+            values of another size than the field's.
     """
     given = dict.fromkeys(constants, "constants")
     for tracker, config in trackers.items():
-        if not config.uri:
-            raise HandoffError(
-                f"trackers.{tracker}: uri is empty, expected such as ws://10.0.0.5:9000."
-            )
+        check_tracker_address(f"trackers.{tracker}", config.uri)
         for field in config.fields:
             if field in given:
                 raise HandoffError(

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidURI
 from websockets.sync.client import connect
+from websockets.uri import parse_uri
 
 from real.deploy.tracked_field import RemoteTrackerConfig, TrackedField
 from robots.errors import HandoffError, SafetyError
@@ -35,6 +36,25 @@ from robots.wire.policy import check_token, unpack
 
 TOKEN_VARIABLE = "HANDOFF_TRACKER_TOKEN"
 """Environment variable of the token that a tracker must show."""
+
+
+def check_tracker_address(option: str, uri: str) -> None:
+    """Checks the address of a tracker, before anything is opened.
+
+    Args:
+        option: option of the tracker, for messages.
+        uri: address.
+
+    Raises:
+        HandoffError: it is not that of a WebSocket.
+    """
+    try:
+        parse_uri(uri)
+    except InvalidURI:
+        found = f"'{uri}'" if uri else "empty"
+        raise HandoffError(
+            f"{option}: uri is {found}, expected such as ws://10.0.0.5:9000."
+        ) from None
 
 
 class _Sight(NamedTuple):

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections import Counter
@@ -27,12 +28,16 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from robots.errors import HandoffError
+
 if TYPE_CHECKING:
     from flows.deployment.arm_environment.engine import TwinEngine
     from robots.interfaces import VecEnv
 
 EARLY, HALF = 0.1, 0.5
 """Shares of the time after which growth is measured from."""
+SHORTEST = 1.0
+"""Shortest time [min]; an episode takes seconds."""
 
 
 def main() -> None:
@@ -40,13 +45,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", nargs="?", default="pick_cube")
-    parser.add_argument("--minutes", type=float, default=60.0, help="of the arm's time")
-    parser.add_argument("--host", default="127.0.0.9", help="address of the twin")
+    parser.add_argument("task", nargs="?", default="pick_cube", help="default: %(default)s")
+    parser.add_argument(
+        "--minutes", type=minutes, default=60.0, help="of the arm's time, default: %(default)s"
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.9", help="address of the twin, default: %(default)s"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     arguments = parser.parse_args()
-    report = work(arguments.task, arguments.host, arguments.minutes)
+    try:
+        report = work(arguments.task, arguments.host, arguments.minutes)
+    except HandoffError as error:
+        raise SystemExit(f"arm_hour: {error}") from None
     print(json.dumps(report) if arguments.json else json.dumps(report, indent=2))
+
+
+def minutes(text: str) -> float:
+    """A number of minutes in which there are several episodes, so that growth can be measured
+    between them."""
+    value = float(text)
+    if not SHORTEST <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} minutes, expected at least {SHORTEST:g}")
+    return value
 
 
 def work(task: str, host: str, minutes: float) -> dict[str, Any]:

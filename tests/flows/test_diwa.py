@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flows.reports.results import describe
 from flows.stages.learn import finetune
 from flows.stages.learn.config import FinetunePolicyConfig
 from policies.world_model.config import ImaginationConfig, WorldModelConfig
@@ -74,6 +75,10 @@ def test_a_drawer_policy_is_finetuned_without_an_environment_step(
     assert artifacts["teacher"].manifest["metrics"]["rollouts"] == 3
     metrics = artifacts["world_model"].manifest["metrics"]
     assert metrics["members"] == 2
+    correlation = metrics["disagreement"]["rank_correlation_imagined"]
+    assert describe("world_model", metrics).endswith(
+        f"; 2 models, rank correlation of disagreement and error {correlation:.2f}"
+    )
     assert metrics["pictures"] == ["imagined.png", "imagined.mp4"]
     assert (artifacts["world_model"].path / "imagined.mp4").stat().st_size > 1000
     assert set(metrics["errors"]["50"]) >= {"q", "dq", "opening", "handle_position"}

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from flows.config.options import build_session
-from flows.config.overrides import quoted
+from flows.config.overrides import arm_overrides, quoted
 from flows.deployment.cameras.policy_cameras import camera_overrides
 from flows.deployment.demonstrations.config import DemonstrationSession
 from real.console.server import ConsoleConfig
@@ -52,7 +52,7 @@ def record_arm_command(
     if arm != TWIN and get_close_matches(arm.lower(), [TWIN]):
         raise HandoffError(f"--arm {arm}: did you mean {TWIN}, the simulated arm?")
     chosen = list(overrides)
-    chosen += [] if arm == TWIN else [f"host={quoted(arm)}"]
+    chosen += arm_overrides(None if arm == TWIN else arm)
     chosen += [] if instruction is None else [f"instruction={quoted(instruction)}"]
     chosen += ["video={kind: h264}"] if video else []
     chosen += camera_overrides(cameras)

@@ -98,7 +98,6 @@ def record_at_arm(
     check_demonstrations(session)
     seconds = session.longest_episode + SPARE_SECONDS
     session = replace(session, arm=replace(session.arm, record_seconds=seconds))
-    out.mkdir(parents=True, exist_ok=True)
     kind: Host = "real" if session.host else "twin"
     _check_hosts(out / DROPPED, kind)
     recorded = _check_hosts(out / DEMOS, kind)
@@ -164,6 +163,7 @@ def _open(
     stack.enter_context(held_for_session(session, say))
     if session.host:
         check_answers(session.host)
+    out.mkdir(parents=True, exist_ok=True)
     opened = stack.enter_context(open_console(console, out / "console"))
     say(f"console  {opened.url}")
     cameras = stack.enter_context(camera_streams(session.cameras, opened))

@@ -1,6 +1,6 @@
 """Stage `reinforce`: trains a policy by RL from scratch in simulated environments, on vectors and
-pictures, with SAC, RLPD, FastTD3, PQL, MR.Q, PPO, PPO-Lagrangian or
-stream AC(lambda)."""
+pictures, with SAC, RLPD, FastTD3, PQL, MR.Q, CQN-AS, PPO, PPO-Lagrangian or stream
+AC(lambda)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from flows.artifacts import Dynamics, Episodes, Family, Output, Policy
 from flows.evaluation.dynamics import check_dynamics_source, with_dynamics
 from flows.evaluation.families import check_family_source, with_members
+from flows.stages.data.config import ScriptedConfig
 from flows.stages.learn.config import TRAINING_TELEMETRY, ReinforcePolicyConfig
 from policies.rl.from_scratch.config import PpoLagrangianAlgorithm
 from policies.rl.from_scratch.train import (
@@ -19,20 +20,24 @@ from policies.rl.from_scratch.train import (
     check_environments,
     check_learning,
     check_resident,
+    check_sequences,
 )
 from robots.errors import HandoffError
 from robots.interfaces import Progress
 
 TELEMETRY = TRAINING_TELEMETRY
 
-WITH_CONTACT_COST = ("mujoco", "warp")
-"""Engines of the tasks whose cost is that of contacts; those of others may report their own."""
+TASK_ENGINES = ("mujoco", "warp")
+"""Engines of Handoff's own tasks, whose cost is that of contacts; those of others may report their
+own."""
 
 
 def check(config: ReinforcePolicyConfig, sources: Mapping[str, Any]) -> None:
     """Refuses demonstrations that are missing or not read, environments that stay on a device with
     an algorithm that does not or with cameras, several environments of an algorithm that learns in
-    one, a run without an update, and a limit on a cost that the environments do not report."""
+    one, a run without an update, sequences of actions longer than an episode, scripted
+    demonstrations of another task or reward, and a limit on a cost that the environments do not
+    report."""
     from sim.evaluation.evaluate import stays_on_device
 
     algorithm, protocol = config.algorithm, config.protocol
@@ -40,7 +45,9 @@ def check(config: ReinforcePolicyConfig, sources: Mapping[str, Any]) -> None:
     check_family_source(protocol, sources)
     check_demonstrations(config, given="demos" in sources)
     check_environments(config, config.num_envs)
-    check_learning(config)
+    check_learning(config, config.num_envs)
+    check_sequences(config, protocol.max_steps)
+    _check_recorded_reward(config, sources.get("demos"))
     if stays_on_device(protocol):
         check_resident(config)
         if protocol.options.get("cameras") is not None:
@@ -50,7 +57,7 @@ def check(config: ReinforcePolicyConfig, sources: Mapping[str, Any]) -> None:
                 "never seen. Remove cameras, or set resident: false and image_fields."
             )
     without_cost = (
-        protocol.engine in WITH_CONTACT_COST and protocol.options.get("contact_threshold") is None
+        protocol.engine in TASK_ENGINES and protocol.options.get("contact_threshold") is None
     )
     if isinstance(algorithm, PpoLagrangianAlgorithm) and without_cost:
         raise HandoffError(
@@ -68,10 +75,10 @@ def run(
     dynamics: Dynamics | None = None,
     family: Family | None = None,
 ) -> Output[Policy]:
-    """Trains a policy, resuming an interrupted attempt in `out`; the algorithm rlpd also learns
-    from `demos`. With `dynamics`, the simulated arm has the tuned parameters; with `family`, the
-    episodes are those of all its members, equally often. In environments that stay on a device,
-    PPO, FastTD3 and PQL train there.
+    """Trains a policy, resuming an interrupted attempt in `out`; the algorithms rlpd and cqn_as
+    also learn from `demos`. With `dynamics`, the simulated arm has the tuned parameters; with
+    `family`, the episodes are those of all its members, equally often. In environments that stay on
+    a device, PPO, FastTD3 and PQL train there.
 
     Raises:
         HandoffError: the algorithm does not fit the inputs or the environments, or training
@@ -92,3 +99,28 @@ def run(
         None if demos is None else demos / "store.zarr",
     )
     return Output(metrics)
+
+
+def _check_recorded_reward(config: ReinforcePolicyConfig, recorded: Any) -> None:
+    """Refuses scripted demonstrations of another task or reward than those of the environments,
+    whose steps are in one minibatch with theirs."""
+    protocol = config.protocol
+    if (
+        not isinstance(recorded, ScriptedConfig)
+        or recorded.demonstrate.simulator is not None
+        or protocol.engine not in TASK_ENGINES
+    ):
+        return
+    if recorded.task != protocol.task:
+        raise HandoffError(
+            f"reinforce: the demonstrations are of the task '{recorded.task}', the environments of '{protocol.task}'. "
+            "Record them in the task of the protocol."
+        )
+    if protocol.options.get("specified_reward") is not None:
+        return
+    given, expected = recorded.demonstrate.mujoco.reward, protocol.options.get("reward", "dense")
+    if given != expected:
+        raise HandoffError(
+            f"reinforce: the demonstrations have the reward '{given}', the environments '{expected}'. Set "
+            f"demonstrate.mujoco.reward={expected} of the demonstrations, or the option reward of the protocol."
+        )

@@ -18,7 +18,12 @@ from policies.rl.coarse_to_fine.config import CqnAsConfig
 from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.mrq.config import MrqConfig
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.config import GaussianExplorationConfig, GsdeConfig, SacOptions
+from policies.rl.off_policy.config import (
+    GaussianExplorationConfig,
+    GsdeConfig,
+    OnlineConfig,
+    SacOptions,
+)
 from policies.rl.off_policy.fast_td3_config import FastTd3Config, PqlConfig
 from policies.rl.streaming.config import StreamAcOptions
 from policies.training.config import LoggingConfig
@@ -301,6 +306,28 @@ FromScratchAlgorithm = Annotated[
     Discriminator("kind"),
 ]
 """Algorithms of RL from scratch, discriminated by `kind`."""
+
+
+def online_options(algorithm: ReplayOptions, num_envs: int) -> OnlineConfig:
+    """Ratio of updates to steps, per step of one environment, and composition of the
+    minibatches."""
+    match algorithm:
+        case FastTd3Algorithm() | PqlAlgorithm():
+            per_step = algorithm.critic_per_collection / num_envs
+        case MrqAlgorithm() | CqnAsAlgorithm():
+            per_step = algorithm.updates_per_step
+        case SacAlgorithm() | RlpdAlgorithm():
+            per_step = algorithm.updates_per_collection / num_envs
+        case _:
+            raise TypeError(f"{type(algorithm).__name__} has no ratio of updates to steps")
+    with_demos = isinstance(algorithm, RlpdAlgorithm)
+    return OnlineConfig(
+        batch_size=algorithm.batch_size,
+        demo_share=algorithm.demo_share if with_demos else 0.0,
+        minibatches=algorithm.minibatches if with_demos else 1,
+        updates_per_step=per_step,
+        training_starts=algorithm.learning_starts * num_envs,
+    )
 
 
 @config

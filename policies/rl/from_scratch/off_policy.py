@@ -21,7 +21,7 @@ from policies.rl.from_scratch.config import (
     FastTd3Algorithm,
     MrqAlgorithm,
     PqlAlgorithm,
-    RlpdAlgorithm,
+    online_options,
 )
 from policies.rl.from_scratch.device_env import DeviceStateEnv
 from policies.rl.from_scratch.experience.cqn_as import CqnAsExperience
@@ -37,7 +37,6 @@ from policies.rl.from_scratch.run import (
     checked_figures,
     episode_figures,
 )
-from policies.rl.off_policy.config import OnlineConfig
 from policies.rl.off_policy.online import OnlineProgress
 from policies.rl.replay.config import ReplayConfig
 from robots.interfaces import Progress
@@ -152,7 +151,7 @@ def _experience(
     algorithm: ReplayAlgorithm, env: StateEnv | DeviceStateEnv, seed: int, demos: Sequence[Steps]
 ) -> HostExperience | DeviceExperience | MrqExperience | CqnAsExperience:
     n = env.num_envs
-    online = _online(algorithm, n)
+    online = online_options(algorithm, n)
     replay = ReplayConfig(
         capacity=algorithm.capacity * n, discount=algorithm.discount, n_step=algorithm.n_step
     )
@@ -166,22 +165,3 @@ def _experience(
         return HostExperience(algorithm, env, online, replay, seed, demos)
     assert isinstance(algorithm, FastTd3Algorithm | PqlAlgorithm)
     return DeviceExperience(algorithm, env, online, replay, seed)
-
-
-def _online(algorithm: ReplayAlgorithm, num_envs: int) -> OnlineConfig:
-    """Ratio of updates to steps, per step of one environment."""
-    match algorithm:
-        case FastTd3Algorithm() | PqlAlgorithm():
-            per_step = algorithm.critic_per_collection / num_envs
-        case MrqAlgorithm() | CqnAsAlgorithm():
-            per_step = algorithm.updates_per_step
-        case _:
-            per_step = algorithm.updates_per_collection / num_envs
-    with_demos = isinstance(algorithm, RlpdAlgorithm)
-    return OnlineConfig(
-        batch_size=algorithm.batch_size,
-        demo_share=algorithm.demo_share if with_demos else 0.0,
-        minibatches=algorithm.minibatches if with_demos else 1,
-        updates_per_step=per_step,
-        training_starts=algorithm.learning_starts * num_envs,
-    )

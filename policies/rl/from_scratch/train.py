@@ -16,7 +16,9 @@ from policies.rl.from_scratch.config import (
     ReplayOptions,
     RlpdAlgorithm,
     StreamAcAlgorithm,
+    online_options,
 )
+from policies.rl.off_policy.config import updates_due
 from robots.errors import HandoffError
 from robots.interfaces import Progress, VecEnv
 
@@ -137,8 +139,8 @@ def check_resident(config: FromScratchConfig) -> None:
         )
 
 
-def check_learning(config: FromScratchConfig) -> None:
-    """Checks that a replay buffer is learned from before the run ends.
+def check_learning(config: FromScratchConfig, num_envs: int) -> None:
+    """Checks that a replay buffer is learned from before the run of `num_envs` environments ends.
 
     Raises:
         HandoffError: the run ends before its first update.
@@ -150,6 +152,29 @@ def check_learning(config: FromScratchConfig) -> None:
         raise HandoffError(
             f"reinforce: learning_starts is {algorithm.learning_starts} of {algorithm.collections} collections, so "
             f"{algorithm.kind} would end without an update. Raise collections, or lower learning_starts."
+        )
+    online = online_options(algorithm, num_envs)
+    if not updates_due(online, algorithm.collections * num_envs):
+        kind, learning = config.algorithm.kind, algorithm.collections - algorithm.learning_starts
+        raise HandoffError(
+            f"reinforce: {learning} collections of {num_envs} environments after learning_starts, with "
+            f"{online.updates_per_step:g} updates per step, so {kind} would end without an update. Raise collections, "
+            "or the number of updates."
+        )
+
+
+def check_sequences(config: FromScratchConfig, max_steps: int) -> None:
+    """Checks that the sequences of CQN-AS are not longer than an episode of at most `max_steps`
+    steps.
+
+    Raises:
+        HandoffError: they are longer.
+    """
+    algorithm = config.algorithm
+    if isinstance(algorithm, CqnAsAlgorithm) and algorithm.learner.horizon > max_steps:
+        raise HandoffError(
+            f"reinforce: learner.horizon is {algorithm.learner.horizon}, but an episode ends after {max_steps} steps, "
+            "so that no sequence of actions is ever executed. Lower learner.horizon."
         )
 
 

@@ -34,8 +34,8 @@ from policies.rl.hil.config import LearnerConfig
 from policies.rl.hil.make_learner import Publish
 from policies.rl.hil.message_log import MessageLog, SequenceTracker
 from policies.rl.hil.server import LearnerServer
-from policies.rl.off_policy.config import OnlineConfig
-from policies.rl.off_policy.online import Learner, MinibatchSampler, updates_due
+from policies.rl.off_policy.config import OnlineConfig, updates_due
+from policies.rl.off_policy.online import Learner, MinibatchSampler
 from policies.rl.replay.buffer import Replay, sizes_of
 from policies.rl.replay.files import HEAD
 from policies.training.loggers import EntryLog, JsonLines

@@ -5,6 +5,7 @@ Every default names its source. [C] is the released code of the method, [P] its 
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -180,3 +181,11 @@ class OnlineConfig:
     """Critic steps per update: 20 in RLPD, 2 in HIL-SERL [C]."""
     training_starts: Whole = 100
     """Environment steps before the first update; HIL-SERL 100, RLPD 5,000 [C]."""
+
+
+def updates_due(config: OnlineConfig, steps: int) -> int:
+    """Number of updates due after `steps` environment steps in total.
+
+    It depends only on the step count, so rounding and resumed runs add or lose no updates.
+    """
+    return math.floor(config.updates_per_step * max(0, steps - config.training_starts) + 1e-9)

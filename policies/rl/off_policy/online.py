@@ -6,7 +6,6 @@ process, the same learners run in `policies.rl.hil.learner`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 
 from policies.random_streams import LearnerStream
-from policies.rl.off_policy.config import OnlineConfig
+from policies.rl.off_policy.config import OnlineConfig, updates_due
 from policies.rl.replay.buffer import Replay
 from policies.rl.replay.transitions import Transitions, concatenated
 from robots.errors import HandoffError
@@ -39,14 +38,6 @@ class Learner(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores a `state_dict`."""
         ...
-
-
-def updates_due(config: OnlineConfig, steps: int) -> int:
-    """Number of updates due after `steps` environment steps in total.
-
-    It depends only on the step count, so rounding and resumed runs add or lose no updates.
-    """
-    return math.floor(config.updates_per_step * max(0, steps - config.training_starts) + 1e-9)
 
 
 class MinibatchSampler:

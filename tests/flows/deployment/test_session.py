@@ -16,6 +16,7 @@ import pytest
 from websockets.sync.server import serve
 
 from flows.config.options import build_session
+from flows.config.overrides import arm_overrides
 from flows.deployment import session as deploying
 from flows.deployment.config import DeploySession
 from flows.deployment.release import released_bundle
@@ -361,6 +362,23 @@ def test_an_arm_without_a_tracker_is_refused(tmp_path, bundle):
         )
 
 
+def test_a_tracker_that_is_no_websocket_is_refused(tmp_path: Path, bundle: Path) -> None:
+    session = at("127.0.79.8", "http://127.0.0.1:9")
+    with pytest.raises(HandoffError, match=r"tracker: uri is 'http://127\.0\.0\.1:9', expected"):
+        deploying.deploy(session, bundle, tmp_path / "out", ConsoleConfig(port=0))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("arm", ["", " "])
+def test_an_empty_address_starts_no_simulated_arm(arm: str) -> None:
+    with pytest.raises(
+        HandoffError, match=r"--arm is empty, .* Is a variable of the shell not set"
+    ):
+        arm_overrides(arm)
+    assert arm_overrides(None) == []
+    assert arm_overrides("172.16.0.2") == ["host='172.16.0.2'"]
+
+
 def test_an_address_at_which_nothing_answers_is_refused_before_a_person_is_asked(
     tmp_path: Path, bundle: Path
 ) -> None:
@@ -369,11 +387,12 @@ def test_an_address_at_which_nothing_answers_is_refused_before_a_person_is_asked
         deploying.deploy(
             at("127.0.79.8", "ws://127.0.0.1:9"),
             bundle,
-            tmp_path,
+            tmp_path / "out",
             ConsoleConfig(port=0),
             say=said.append,
         )
     assert not any(line.startswith("console") for line in said)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_policy_of_another_action_interface_is_refused(tmp_path):

@@ -73,9 +73,20 @@ def test_the_actions_of_a_gymnasium_id_need_a_meaning_before_they_are_learned() 
     [
         ("reach_ppo", "teacher.fields=[dq, gaol]", "fields has the field 'gaol', .*'goal'"),
         (
+            "reach_ppo",
+            "teacher.image_fields=[image_wrist]",
+            r"image_fields has the field 'image_wrist', .*\(protocol reach\) lacks; it has none",
+        ),
+        (
             "reach_fast_td3",
             "teacher.algorithm={kind: mrq, collections: 80}",
             "learning_starts is 80 of 80 collections, so mrq would end without an update",
+        ),
+        (
+            "reach_fast_td3",
+            "teacher.algorithm={kind: mrq, collections: 100, updates_per_step: 0.0007}",
+            "20 collections of 64 environments after learning_starts, with 0.0007 updates per step, so "
+            "mrq would end without an update",
         ),
     ],
 )
@@ -85,6 +96,21 @@ def test_training_from_scratch_that_would_be_in_vain_is_refused(
     with pytest.raises(HandoffError, match=problem):
         build(recipe, override)
     build("reach_fast_td3", "teacher.algorithm={kind: mrq, collections: 81}")
+    build(
+        "reach_fast_td3",
+        "teacher.algorithm={kind: mrq, collections: 100, updates_per_step: 0.0008}",
+    )
+
+
+def test_a_policy_is_evaluated_where_its_cameras_are() -> None:
+    cameras = "shared.protocol.options.cameras"
+    with pytest.raises(
+        HandoffError, match=r"'image_front', .*pick_cube_cameras\) lacks; it has none"
+    ):
+        build("pick_cube_cameras", f"{cameras}=null")
+    with pytest.raises(HandoffError, match=r"image_front', .*did you mean 'image_frond'"):
+        build("pick_cube_cameras", f"{cameras}.names=[frond, wrist, overview]")
+    build("pick_cube_cameras")
 
 
 def test_an_actor_elsewhere_is_refused_for_environments_on_a_device() -> None:

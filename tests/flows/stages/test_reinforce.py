@@ -3,6 +3,7 @@ environments, exported, gated, killed and resumed."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,22 @@ import torch
 
 from flows.reports.results import describe
 from flows.runner.artifact import Artifact
+from flows.stages.data.config import ScriptedConfig
 from flows.stages.learn import reinforce
 from flows.stages.learn.config import ReinforcePolicyConfig
 from policies.load import load_module
-from policies.rl.from_scratch.config import FastTd3Algorithm, PpoLagrangianAlgorithm
+from policies.rl.coarse_to_fine.config import CqnAsConfig
+from policies.rl.from_scratch.config import (
+    CqnAsAlgorithm,
+    FastTd3Algorithm,
+    PpoLagrangianAlgorithm,
+)
 from policies.rl.from_scratch.run import STATE
 from robots.errors import HandoffError
 from robots.interfaces import Progress, no_progress
+from sim.engines.mujoco import MujocoConfig
+from sim.evaluation.protocol import Protocol
+from sim.recording.config import ExpertDemonstrationsConfig
 from tests.flows.recipe_stages import declared, options, run_all
 from tests.policies.kill import run_until_killed
 
@@ -32,6 +42,10 @@ TINY = (
     "protocol={uses: reach, episodes: 4, max_steps: 20}",
     "scores.evaluate.videos=0",
 )
+
+
+REACH = Protocol(name="reach", engine="mujoco", task="reach", max_steps=60)
+VALUES = ReinforcePolicyConfig(protocol=REACH, algorithm=CqnAsAlgorithm())
 
 
 def learned(config: ReinforcePolicyConfig, out: Path, progress: Progress) -> None:
@@ -133,3 +147,37 @@ def test_the_limit_of_the_switch_recipe_is_the_only_difference_of_its_two_polici
     )
     assert free.algorithm.rollouts == limited.algorithm.rollouts
     assert free.protocol.options["contact_threshold"] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("task", "protocol", "message"),
+    [
+        ("pick_cube", REACH, "of the task 'pick_cube', the environments of 'reach'"),
+        (
+            "reach",
+            replace(REACH, options={"reward": "sparse"}),
+            "the reward 'dense', the environments 'sparse'.*demonstrate.mujoco.reward=sparse",
+        ),
+    ],
+)
+def test_scripted_demonstrations_have_task_and_reward_of_the_environments(
+    task: str, protocol: Protocol, message: str
+) -> None:
+    with pytest.raises(HandoffError, match=message):
+        reinforce.check(replace(VALUES, protocol=protocol), {"demos": ScriptedConfig(task=task)})
+
+
+def test_demonstrations_with_the_reward_of_the_environments_are_learned_from() -> None:
+    sparse = ExpertDemonstrationsConfig(mujoco=MujocoConfig(reward="sparse"))
+    recorded = ScriptedConfig(task="reach", demonstrate=sparse)
+    protocol = replace(REACH, options={"reward": "sparse"})
+    reinforce.check(replace(VALUES, protocol=protocol), {"demos": recorded})
+
+
+def test_a_sequence_of_actions_is_no_longer_than_an_episode() -> None:
+    demos = ScriptedConfig(task="reach")
+    longest = replace(VALUES, algorithm=CqnAsAlgorithm(learner=CqnAsConfig(horizon=60)))
+    reinforce.check(longest, {"demos": demos})
+    longer = replace(VALUES, algorithm=CqnAsAlgorithm(learner=CqnAsConfig(horizon=61)))
+    with pytest.raises(HandoffError, match="horizon is 61, but an episode ends after 60 steps"):
+        reinforce.check(longer, {"demos": demos})

@@ -188,7 +188,7 @@ def test_a_killed_training_does_not_train_finished_members_again(
     for folder in (whole, cut):
         folder.mkdir()
     train_world_model(config, toy_play, whole, no_progress)
-    reported: list[tuple[int, int]] = []
+    reported: list[tuple[int, int, str]] = []
 
     def killing(done: int, total: int, note: str = "") -> None:
         if total == 80 and done == 70:
@@ -197,10 +197,15 @@ def test_a_killed_training_does_not_train_finished_members_again(
     with pytest.raises(KilledError):
         train_world_model(config, toy_play, cut, killing)
     train_world_model(
-        config, toy_play, cut, lambda done, total, note="": reported.append((done, total))
+        config, toy_play, cut, lambda done, total, note="": reported.append((done, total, note))
     )
-    updates = [done for done, total in reported if total == 80]
+    updates = [done for done, total, _ in reported if total == 80]
     assert min(updates) >= 60
+    # The note tells what is trained.
+    classifier = [note for _, total, note in reported if total != 80]
+    assert classifier
+    assert all(note.startswith("success classifier") for note in classifier)
+    assert all(note.endswith("member 2 of 2") for _, _, note in reported if note)
     for member in ("", "member_1"):
         one, other = (load_world_model(folder / member)[0].state_dict() for folder in (whole, cut))
         assert all(torch.equal(one[name], other[name]) for name in one)

@@ -164,15 +164,28 @@ def test_a_damaged_or_missing_model_is_named(toy_model, tmp_path: Path):
         (replace(TOY, fields=()), r"world model: fields \[\]"),
         (replace(TOY, sequence=41), "the shortest of 40 steps"),
         (replace(TOY, held_out=1.0), "60 episodes of which 60 are held out"),
-        (replace(TOY, horizons=(1, 100)), "longer than the longest horizon of 100 steps"),
+        (
+            replace(TOY, horizons=(1, 100)),
+            "longer than the longest horizon of 100 steps, the longest has 40",
+        ),
+        (
+            replace(TOY, success=replace(TOY.success, precision=0.9999)),
+            "a precision of 0.9999 can be estimated from at least 10000",
+        ),
+        (
+            replace(TOY, success=replace(TOY.success, choice_fraction=0.001)),
+            r"too few for training, for choosing the threshold \(0\)",
+        ),
     ],
 )
-def test_play_that_will_not_do_is_refused(
+def test_play_that_will_not_do_is_refused_before_anything_is_trained(
     config: WorldModelConfig, message: str, toy_play: Path, tmp_path: Path
 ):
-    short = replace(config, training=replace(config.training, steps=2))
+    def progress(done: int, total: int, note: str = "") -> None:
+        raise AssertionError("a model was trained")
+
     with pytest.raises(HandoffError, match=message):
-        train_world_model(short, toy_play, tmp_path, no_progress)
+        train_world_model(config, toy_play, tmp_path, progress)
 
 
 def test_play_without_a_label_of_success_is_refused(tmp_path: Path):

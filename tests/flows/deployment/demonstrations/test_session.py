@@ -173,9 +173,10 @@ def test_an_arm_that_does_not_answer_is_named_before_a_person_is_asked(
     session = replace(options(film, "127.0.81.7"), host="127.0.81.9")
     with pytest.raises(ConnectionLostError, match=r"no robot answers at 127.0.81.9:1337"):
         record_at_arm(
-            session, "cube", tmp_path, ConsoleConfig(port=0), episodes=1, say=texts.append
+            session, "cube", tmp_path / "out", ConsoleConfig(port=0), episodes=1, say=texts.append
         )
     assert texts == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_arm_follows_the_steps_of_the_person(recorded: Path) -> None:

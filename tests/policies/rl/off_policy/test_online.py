@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from policies.rl.networks.config import MlpSizes
-from policies.rl.off_policy.config import OnlineConfig, SacConfig
+from policies.rl.off_policy.config import OnlineConfig, SacConfig, updates_due
 from policies.rl.off_policy.online import (
     MinibatchSampler,
     OnlineProgress,
     learn_online,
     store,
-    updates_due,
 )
 from policies.rl.off_policy.sac import Sac
 from policies.rl.replay.buffer import Replay
