@@ -38,6 +38,7 @@ TINY = [
     "teacher.rollouts=2",
     "teacher.decisions=3",
     "teacher.algorithm.learning.critic_warmup_rollouts=0",
+    f"shared.protocol={{{ON_DEVICE}, options: {{cameras: {CAMERAS}}}}}",
     f"teacher.protocol={{{ON_DEVICE}, options: {{resident: true, cameras: {CAMERAS}}}}}",
 ]
 
