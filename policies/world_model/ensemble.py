@@ -28,14 +28,9 @@ from policies.training.members import member_folder
 from policies.world_model.config import WorldModelCard
 from policies.world_model.model import Latent, WorldModel, load_world_model
 
-
-class Imagined(NamedTuple):
-    """An imagined step of B environments."""
-
-    latents: list[Latent]
-    """Latent states of the members; they share the observation."""
-    disagreement_B: Tensor
-    """Disagreement of the members about the step; 0 for a single model."""
+MAX_MULTIPLES = 10.0
+"""Multiples of the usual disagreement above which a step costs no more; the predictions of models
+that have left their data differ without limit, and a value function must learn the reward."""
 
 
 class WorldModelEnsemble:
@@ -65,7 +60,7 @@ class WorldModelEnsemble:
 
     def imagine(
         self, latents: Sequence[Latent], action_BA: Tensor, noise_BMZ: Tensor, leader_B: Tensor
-    ) -> Imagined:
+    ) -> list[Latent]:
         """Draws the next observation by the leader of every environment; the others observe it.
 
         Args:
@@ -73,10 +68,12 @@ class WorldModelEnsemble:
             action_BA: normalised actions.
             noise_BMZ: Gumbel noise.
             leader_B: number of the leading member, int64.
+
+        Returns:
+            Next latent states of the members, which share the observation.
         """
         if len(self) == 1:
-            imagined = self.members[0].imagine(latents[0], action_BA, noise_BMZ[:, 0])
-            return Imagined([imagined], torch.zeros(len(action_BA)))
+            return [self.members[0].imagine(latents[0], action_BA, noise_BMZ[:, 0])]
         obs_BO = torch.empty_like(latents[0].obs_BO)
         drawn: list[tuple[Tensor, Latent]] = []
         for number, member in enumerate(self.members):
@@ -89,7 +86,7 @@ class WorldModelEnsemble:
         for observed, (rows, imagined) in zip(following, drawn, strict=True):
             observed.recurrent_BH[rows] = imagined.recurrent_BH
             observed.stochastic_BZ[rows] = imagined.stochastic_BZ
-        return Imagined(following, self.spread(self.predictions(latents, action_BA)))
+        return following
 
     def observe(
         self, latents: Sequence[Latent], action_BA: Tensor, obs_BO: Tensor, noise_BMZ: Tensor
@@ -109,6 +106,10 @@ class WorldModelEnsemble:
                 for member, latent in zip(self.members, latents, strict=True)
             ]
         )
+
+    def disagreement(self, latents: Sequence[Latent], action_BA: Tensor) -> Tensor:
+        """Disagreement (B,) of the members about the step that a normalised action makes."""
+        return self.spread(self.predictions(latents, action_BA))
 
     def spread(self, prediction_MBO: Tensor) -> Tensor:
         """Disagreement (B,) of predictions."""
@@ -153,10 +154,5 @@ def load_ensemble(path: Path) -> LoadedEnsemble:
 
 def penalties(disagreement_B: np.ndarray, usual: float, weight: float) -> np.ndarray:
     """Rewards (B,) lost by disagreement: `weight` for every multiple of `usual` above one, of
-    which at most `MOST` count."""
-    return weight * np.clip(disagreement_B / usual - 1.0, 0.0, MOST)
-
-
-MOST = 10.0
-"""Multiples of the usual disagreement above which a step costs no more; the predictions of models
-that have left their data differ without limit, and a value function must learn the reward."""
+    which at most `MAX_MULTIPLES` count."""
+    return weight * np.clip(disagreement_B / usual - 1.0, 0.0, MAX_MULTIPLES)

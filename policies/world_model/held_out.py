@@ -125,8 +125,8 @@ def compare_members(
                 spread.append(models.spread(prediction_MBO).numpy())
                 error.append(models.distance(prediction_MBO.mean(dim=0), obs_BO).numpy())
                 recorded = models.observe(recorded, action_BA, obs_BO, noise_BMZ)
-                imagined, disagreement_B = models.imagine(imagined, action_BA, noise_BMZ, leader_B)
-                summed_B += disagreement_B
+                summed_B += models.disagreement(imagined, action_BA)
+                imagined = models.imagine(imagined, action_BA, noise_BMZ, leader_B)
         imagined_spread.append((summed_B / horizon).numpy())
         imagined_error.append(models.distance(imagined[0].obs_BO, obs_BLO[:, horizon]).numpy())
     spread_N = np.concatenate(spread)

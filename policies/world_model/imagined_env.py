@@ -130,10 +130,8 @@ class ImaginedVecEnv:
             running = np.flatnonzero(~self._over)
             if not len(running):
                 break
-            disagreement = self._imagine(running, chunk_NHA[running, number])
-            reward_NH[running, number] = self._solved[running]
-            if self._penalty:
-                reward_NH[running, number] -= penalties(disagreement, self._usual, self._penalty)
+            charged = self._imagine(running, chunk_NHA[running, number])
+            reward_NH[running, number] = self._solved[running] - charged
             executed[running] += 1
         observation = self._observation()
         return Step(
@@ -167,28 +165,29 @@ class ImaginedVecEnv:
 
     def _imagine(self, running: np.ndarray, action_BA: np.ndarray) -> np.ndarray:
         """Imagines one step of some environments, updates whether they are solved or truncated, and
-        returns the disagreement (B,) of the members."""
+        returns what is charged (B,) for the members' disagreement about it."""
         rows = torch.from_numpy(running)
         clipped = torch.from_numpy(np.clip(action_BA, self._low, self._high).astype(np.float32))
         with torch.no_grad():
-            action_BA_normalised = self._models.members[0].normalize_action(clipped)
-            imagined = self._models.imagine(
-                [latent.rows(rows) for latent in self._latents],
-                action_BA_normalised,
-                self._noise(running),
-                torch.from_numpy(self._leader[running]),
-            )
+            latents = [latent.rows(rows) for latent in self._latents]
+            normalised_BA = self._models.members[0].normalize_action(clipped)
+            charged = np.zeros(len(running), np.float32)
+            if self._penalty:
+                disagreement_B = self._models.disagreement(latents, normalised_BA).numpy()
+                charged = penalties(disagreement_B, self._usual, self._penalty)
+            leader_B = torch.from_numpy(self._leader[running])
+            imagined = self._models.imagine(latents, normalised_BA, self._noise(running), leader_B)
             recognised = [
                 torch.sigmoid(classifier({LATENT: latent.features})) >= threshold
                 for classifier, latent, threshold in zip(
-                    self._classifiers, imagined.latents, self._thresholds, strict=True
+                    self._classifiers, imagined, self._thresholds, strict=True
                 )
             ]
-        self._put(running, imagined.latents)
+        self._put(running, imagined)
         self._solved[running] = torch.stack(recognised).all(dim=0).numpy()
         self._steps[running] += 1
         self._over[running] = self._solved[running] | (self._steps[running] >= self._limit)
-        return imagined.disagreement_B.numpy()
+        return charged
 
     def _put(self, env_ids: np.ndarray, latents: Sequence[Latent]) -> None:
         """Replaces the latent states of some environments."""
