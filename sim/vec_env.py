@@ -161,10 +161,21 @@ class EngineVecEnv:
 
     def save(self) -> EnvState:
         """See `VecEnv.save`. Besides the engine's fields, the state holds `EPISODE_STATE` and the
-        last engine state."""
+        last engine state.
+
+        Raises:
+            HandoffError: the engine cannot save, or has a field of one of these names.
+        """
+        own = self.engine.save()
+        taken = [name for name in own if name in EPISODE_STATE or name.startswith(LAST)]
+        if taken:
+            raise HandoffError(
+                f"{self.engine.name}: the engine saves {taken}, names of the episodes' own state, so that they could "
+                "not be restored. Name them otherwise."
+            )
         last = {LAST + name: array.copy() for name, array in _named_arrays(self._last()).items()}
         return {
-            **self.engine.save(),
+            **own,
             **{name: getattr(self, f"_{name}").copy() for name in EPISODE_STATE},
             **last,
         }

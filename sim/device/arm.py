@@ -35,7 +35,7 @@ from sim.device.initial_states import MODEL, InitialStates
 from sim.device.tracing import Traced
 from sim.engines.mujoco import build_model
 from sim.engines.warp import WarpConfig
-from sim.engines.warp_physics import Capacity, WarpPhysics
+from sim.engines.warp_physics import WarpPhysics
 from sim.scene.cameras import camera_fields
 from sim.scene.dynamics import refuse_varying
 from sim.scene.view import View
@@ -190,10 +190,11 @@ class DeviceArmEnv(DeviceVecEnv):
         self.rate_hz = task.rate_hz
         self.observation_spec = self._host.observation_spec
         self.action_spec = self._host.action_spec
-        capacity = Capacity(config.contacts, config.constraints)
         steps = self._host.substeps
         batched = self._host.draws.fields
-        self._physics = WarpPhysics(name, model, num_envs, steps, config.device, capacity, batched)
+        self._physics = WarpPhysics(
+            name, model, num_envs, steps, config.device, task.capacity, batched
+        )
         self._shared = self._physics.shared()
         self._cameras: WarpCameras | None = None
         latency = 0

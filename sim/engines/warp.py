@@ -32,14 +32,14 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from robots.config import Count, config
+from robots.config import config
 from robots.control.actions import ActionSpace
 from robots.interfaces import EnvState
 from robots.spec import FieldSpec
 from sim.engine import EngineState
 from sim.engines.arm_engine import ArmEngine
 from sim.engines.mujoco import build_model
-from sim.engines.warp_physics import Capacity, WarpPhysics
+from sim.engines.warp_physics import WarpPhysics
 from sim.scene.cameras import CamerasConfig, camera_fields, latest_positions
 from sim.scene.dynamics import ArmDynamics, refuse_varying
 from sim.scene.model_draws import ModelDraws
@@ -68,11 +68,6 @@ class WarpConfig:
     """Cameras whose images are observed; None renders none."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of the physics."""
-    contacts: Count = 64
-    """Maximum number of contacts per environment, in a pool shared by all environments."""
-    constraints: Count = 256
-    """Maximum number of constraint rows in each environment; an elliptic contact takes 3, 4 or
-    6."""
 
 
 class WarpEngine(ArmEngine):
@@ -108,14 +103,13 @@ class WarpEngine(ArmEngine):
         )
         cameras = self.config.cameras
         self._draws = ModelDraws(ranges, self.model, num_envs, pictured=cameras is not None)
-        capacity = Capacity(self.config.contacts, self.config.constraints)
         self._physics = WarpPhysics(
             self.name,
             self.model,
             num_envs,
             self.substeps,
             self.config.device,
-            capacity,
+            task.capacity,
             self._draws.fields,
         )
         self._cameras: WarpCameras | None = None

@@ -17,20 +17,11 @@ import numpy as np
 
 from robots.errors import HandoffError
 from robots.extras import pip_install
+from sim.tasks.task import Capacity
 
 if TYPE_CHECKING:
     from sim.scene.cameras import CamerasConfig
     from sim.scene.warp_cameras import WarpCameras
-
-
-class Capacity(NamedTuple):
-    """Maximum number of contacts and constraints."""
-
-    contacts: int
-    """Maximum number of contacts per environment, in a pool shared by all environments."""
-    constraints: int
-    """Maximum number of constraint rows in each environment; an elliptic contact takes 3, 4 or
-    6."""
 
 
 class DeviceArrays(NamedTuple):
@@ -55,7 +46,7 @@ class WarpPhysics:
         num_envs: N.
         substeps: physics steps of a control period.
         device: device of the physics.
-        capacity: maximum number of contacts and constraints.
+        capacity: numbers of contacts and constraints.
         batched: fields of the model that differ between environments.
 
     Raises:
@@ -112,11 +103,6 @@ class WarpPhysics:
             self._control: Any = warp.zeros((substeps, num_envs, model.nu), dtype=float)
         self._graph: Any = None
         self._path: Any = None
-        kinds = mujoco_warp.OverflowType
-        # The solver's iteration limits are excluded: they affect accuracy but drop no contacts.
-        self._fatal = int(
-            kinds.NEFC | kinds.NJMAX_NNZ | kinds.BROADPHASE | kinds.NARROWPHASE | kinds.CCD
-        )
 
     def cameras(self, model: Any, config: CamerasConfig) -> WarpCameras:
         """Cameras that see the environments; from now on `path` holds the positions of a period.
@@ -221,14 +207,7 @@ class WarpPhysics:
         Raises:
             HandoffError: an environment had more contacts or constraints than were allocated.
         """
-        overflow = overflow & self._fatal
-        if overflow.any():
-            env_id = int(np.flatnonzero(overflow)[0])
-            raise HandoffError(
-                f"{self._name}: environment {env_id} exceeded {self._capacity.contacts} contacts or "
-                f"{self._capacity.constraints} constraints per environment (mujoco-warp overflow "
-                f"{int(overflow[env_id])}). Increase them in `WarpConfig`."
-            )
+        check_capacity(self._name, overflow, self._capacity)
 
     def _run(self, begin: Callable[[], None]) -> None:
         """Runs the physics steps of a period from the states that `begin` sets."""
@@ -256,6 +235,36 @@ class WarpPhysics:
             self._step(self._model, self._data)
             if self._path is not None:
                 self._warp.copy(self._path[i], self._data.qpos)
+
+
+def check_capacity(name: str, overflow: np.ndarray, capacity: Capacity) -> None:
+    """Checks mujoco-warp's overflow flags.
+
+    Args:
+        name: name in the message.
+        overflow: (N,) flags of every environment.
+        capacity: numbers of contacts and constraints that were allocated.
+
+    Raises:
+        HandoffError: an environment had more of them.
+    """
+    from mujoco_warp import OverflowType
+
+    # The solver's iteration limits are excluded: they affect accuracy but drop no contacts.
+    fatal = (
+        OverflowType.NEFC
+        | OverflowType.NJMAX_NNZ
+        | OverflowType.BROADPHASE
+        | OverflowType.NARROWPHASE
+        | OverflowType.CCD
+    )
+    overflow = overflow & int(fatal)
+    if overflow.any():
+        env_id = int(np.flatnonzero(overflow)[0])
+        raise HandoffError(
+            f"{name}: environment {env_id} exceeded {capacity.contacts} contacts or {capacity.constraints} constraints "
+            f"per environment (mujoco-warp overflow {int(overflow[env_id])}). Increase `capacity` of the task."
+        )
 
 
 def _without_autoreset(model: Any) -> Any:

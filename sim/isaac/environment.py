@@ -35,6 +35,7 @@ from robots.interfaces import EnvState
 from robots.spec import ActionSpec, FieldSpec
 from sim.engine import EngineState
 from sim.engines.isaac_lab import OWN_GROUP, OWN_ROBOT, OWN_TASKS
+from sim.engines.warp_physics import check_capacity
 from sim.isaac import mdp
 from sim.isaac.arm import MirroredArm
 from sim.isaac.scene import add_cameras, scene_cfg, simulation_cfg
@@ -157,8 +158,14 @@ class TaskEnv(ManagerBasedRLEnv):
         self.forget_state()
 
     def load_state(self) -> None:
-        """Copies positions and velocities of the scene to `arm`."""
+        """Copies positions and velocities of the scene to `arm`.
+
+        Raises:
+            HandoffError: more contacts or constraints than `task.capacity`.
+        """
         assert self._state is not None
+        overflow = NewtonManager._solver.mjw_data.overflow.numpy()
+        check_capacity(self.arm.name, overflow, self.task.capacity)
         self.arm.load(*self._state.read())
 
     def forget_state(self) -> None:
@@ -180,8 +187,8 @@ class TaskEnv(ManagerBasedRLEnv):
         """All that decides the future, one row per environment."""
         rows = {name: tensor.cpu().numpy().copy() for name, tensor in self._physics().items()}
         variables = {name: array.copy() for name, array in self.arm.variables().items()}
-        steps = self.episode_length_buf.cpu().numpy().copy()
-        return {**rows, **variables, "steps": steps}
+        length = self.episode_length_buf.cpu().numpy().copy()
+        return {**rows, **variables, "episode_length": length}
 
     def restore_state(self, env_ids: np.ndarray, state: EnvState) -> Any:
         """Puts row i of a saved state into environment `env_ids[i]`.
@@ -197,7 +204,8 @@ class TaskEnv(ManagerBasedRLEnv):
         for name, array in self.arm.variables().items():
             array[env_ids] = state[name]
         show_goals(self.scene, self._files, env_ids, self.arm.goal(env_ids))
-        self.episode_length_buf[ids] = torch.as_tensor(state["steps"], device=self.device)
+        length = torch.as_tensor(state["episode_length"], device=self.device)
+        self.episode_length_buf[ids] = length
         self.sim.forward()
         self.forget_state()
         self.obs_buf = self.observation_manager.compute()

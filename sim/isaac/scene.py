@@ -27,10 +27,6 @@ from sim.isaac.usd import SceneFiles, prim_of
 from sim.scene.scene import FINGER_JOINTS, GRIP_FORCE, GRIPPER_DAMPING, GRIPPER_STIFFNESS
 from sim.tasks.task import Task
 
-CONTACTS = 64
-"""Largest number of contacts of one environment."""
-CONSTRAINTS = 256
-"""Largest number of rows of the constraint solver of one environment."""
 FOCAL_LENGTH = 24.0
 """Focal length of every camera [mm]; the aperture gives the field of view."""
 PLACE = "{ENV_REGEX_NS}"
@@ -67,8 +63,8 @@ def scene_cfg(task: Task, files: SceneFiles, num_envs: int) -> InteractiveSceneC
 def simulation_cfg(task: Task) -> SimulationCfg:
     """Configuration of the physics: the options of the task's MuJoCo model."""
     solver = MJWarpSolverCfg(
-        njmax=CONSTRAINTS,
-        nconmax=CONTACTS,
+        njmax=task.capacity.constraints,
+        nconmax=task.capacity.contacts,
         integrator="implicitfast",
         cone="elliptic",
         impratio=10.0,

@@ -32,6 +32,7 @@ from sim.tasks.fixture import (
     upright_posture,
 )
 from sim.tasks.task import (
+    Capacity,
     ExpertTarget,
     InitialState,
     ObservationTerm,
@@ -406,6 +407,7 @@ def task(robot: Robot) -> Task:
         use_gripper=False,
         timestep=0.0025,
         max_steps=100,
+        capacity=Capacity(contacts=48, constraints=192),
         ranges=(
             Range(what="mass", names=("cable*",), low=0.7, high=1.5),
             Range(what="friction", names=("cable*", "post_*"), low=0.7, high=1.3),

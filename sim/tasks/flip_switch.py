@@ -36,6 +36,7 @@ from sim.tasks.fixture import (
 from sim.tasks.grasping import MIDDLE
 from sim.tasks.task import (
     CLOSED,
+    Capacity,
     ExpertTarget,
     InitialState,
     ObservationTerm,
@@ -291,6 +292,7 @@ def task(robot: Robot) -> Task:
         max_steps=100,
         interaction_point=_knob,
         joints=lambda o: {**fixture_joints(o, "switch"), "lever": o["lever"][:, 0]},
+        capacity=Capacity(contacts=16, constraints=64),
         ranges=(
             Range(what="mass", names=("lever",), low=0.5, high=2.0),
             Range(what="damping", names=("lever",), low=0.5, high=2.0),

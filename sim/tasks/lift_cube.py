@@ -24,6 +24,7 @@ from sim.tasks.grasping import (
     quarter_turn_yaw,
 )
 from sim.tasks.task import (
+    Capacity,
     ExpertTarget,
     InitialState,
     ObservationTerm,
@@ -130,6 +131,7 @@ def task(robot: Robot) -> Task:
         failure=_fallen,
         expert=_expert,
         max_steps=100,
+        capacity=Capacity(contacts=24, constraints=96),
         ranges=(
             Range(what="mass", names=("cube",), low=0.5, high=2.0),
             Range(what="friction", names=("cube", "finger_*"), low=0.7, high=1.3),

@@ -36,6 +36,7 @@ from sim.tasks.fixture import (
 from sim.tasks.grasping import MIDDLE
 from sim.tasks.task import (
     CLOSED,
+    Capacity,
     ExpertTarget,
     InitialState,
     ObservationTerm,
@@ -311,6 +312,7 @@ def task(robot: Robot) -> Task:
         max_steps=120,
         interaction_point=lambda v: from_fixture(v, "cabinet", _slot(v)),
         joints=lambda o: {**fixture_joints(o, "cabinet"), "drawer": o["opening"][:, 0]},
+        capacity=Capacity(contacts=32, constraints=128),
         ranges=(
             Range(what="mass", names=("drawer",), low=0.5, high=2.0),
             Range(what="damping", names=("drawer",), low=0.5, high=2.0),

@@ -32,6 +32,7 @@ from sim.tasks.fixture import (
     upright_posture,
 )
 from sim.tasks.task import (
+    Capacity,
     ExpertTarget,
     InitialState,
     ObservationTerm,
@@ -301,6 +302,7 @@ def task(robot: Robot) -> Task:
         use_gripper=False,
         timestep=0.0025,
         max_steps=120,
+        capacity=Capacity(contacts=40, constraints=160),
         ranges=(
             Range(what="mass", names=("peg",), low=0.5, high=2.0),
             Range(what="friction", names=("peg", "wall*"), low=0.7, high=1.3),

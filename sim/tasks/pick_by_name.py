@@ -45,6 +45,7 @@ from sim.tasks.stack_cube import (
     YAW,
 )
 from sim.tasks.task import (
+    Capacity,
     ExpertTarget,
     InitialState,
     ObservationTerm,
@@ -214,6 +215,7 @@ def task(robot: Robot) -> Task:
         goal_size=1,
         actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
         max_steps=100,
+        capacity=Capacity(contacts=48, constraints=192),
         ranges=(
             Range(what="mass", names=NAMES, low=0.5, high=2.0),
             Range(what="friction", names=(*NAMES, "finger_*"), low=0.7, high=1.3),

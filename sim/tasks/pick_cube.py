@@ -25,6 +25,7 @@ from sim.tasks.grasping import (
     quarter_turn_yaw,
 )
 from sim.tasks.task import (
+    Capacity,
     ExpertTarget,
     InitialState,
     ObservationTerm,
@@ -182,6 +183,7 @@ def task(robot: Robot) -> Task:
         expert=_expert,
         goal_size=3,
         max_steps=100,
+        capacity=Capacity(contacts=24, constraints=96),
         ranges=(
             Range(what="mass", names=("cube",), low=0.5, high=2.0),
             Range(what="friction", names=("cube", "finger_*"), low=0.7, high=1.3),

@@ -17,6 +17,7 @@ from sim.scene.randomize import Range
 from sim.scene.scene import arm_scene
 from sim.scene.view import View
 from sim.tasks.task import (
+    Capacity,
     ExpertTarget,
     InitialState,
     ObservationTerm,
@@ -107,5 +108,6 @@ def task(robot: Robot) -> Task:
         actions=CartesianDelta(axes=("x", "y", "z")),
         use_gripper=False,
         max_steps=60,
+        capacity=Capacity(contacts=16, constraints=64),
         ranges=RANGES,
     )

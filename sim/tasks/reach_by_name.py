@@ -27,6 +27,7 @@ from sim.scene.view import View
 from sim.tasks.pick_by_name import COLOURS, NAMES
 from sim.tasks.reach import GOAL_HIGH, GOAL_LOW, RANGES, STILL, TOLERANCE
 from sim.tasks.task import (
+    Capacity,
     ExpertTarget,
     InitialState,
     ObservationTerm,
@@ -186,5 +187,6 @@ def task(robot: Robot) -> Task:
         actions=CartesianDelta(axes=("x", "y", "z")),
         use_gripper=False,
         max_steps=60,
+        capacity=Capacity(contacts=16, constraints=64),
         ranges=RANGES,
     )

@@ -23,6 +23,7 @@ from sim.tasks.fixture import upright_posture
 from sim.tasks.grasping import ALIGNED, MIDDLE, add_cube, beyond_reach, free_yaw, held, pick_up
 from sim.tasks.task import (
     CLOSED,
+    Capacity,
     ExpertTarget,
     InitialState,
     Reward,
@@ -186,6 +187,7 @@ def task(robot: Robot) -> Task:
         expert=_expert,
         actions=CartesianDelta(low=WORKSPACE_LOW, high=WORKSPACE_HIGH),
         max_steps=150,
+        capacity=Capacity(contacts=32, constraints=128),
         ranges=(
             Range(what="mass", names=("red", "green"), low=0.5, high=2.0),
             Range(what="friction", names=("red", "green", "finger_*"), low=0.7, high=1.3),

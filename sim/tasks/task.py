@@ -97,6 +97,16 @@ class InitialState:
         self.qpos[self.layout.qpos[name]] = value
 
 
+class Capacity(NamedTuple):
+    """Numbers of contacts and constraint rows for which batched physics (mujoco-warp, Isaac Lab)
+    allocates memory; more of them are an error."""
+
+    contacts: int = 64
+    """Contacts per environment, in a pool shared by all environments."""
+    constraints: int = 256
+    """Constraint rows in each environment; an elliptic contact takes 3, 4 or 6."""
+
+
 def never(view: View) -> np.ndarray:
     """Returns False for every environment, (N,)."""
     return np.zeros(view.n, dtype=bool)
@@ -142,6 +152,9 @@ class Task:
     """Physics step [s], of which the control period is a multiple."""
     max_steps: int = 100
     """Time limit [control periods]."""
+    capacity: Capacity = field(default_factory=Capacity)
+    """Memory for contacts in batched physics, which takes time in proportion: twice as much as
+    random and pressing actions need."""
     ranges: tuple[Range, ...] = ()
     """Domain randomisation, used only if enabled."""
     layout: Callable[[mujoco.MjModel, Robot], Layout] = Layout

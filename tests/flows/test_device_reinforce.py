@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from policies.checkpoint import read_card
+from policies.networks.images.picture_features import DevicePictureEncoder, PictureEncoder
 from policies.rl.collection.collector import Collector
 from policies.rl.collection.seeds import CountedSeeds
 from policies.rl.collection.state_env import StateEnv
@@ -44,6 +45,14 @@ TINY = [
     "scores.protocol={uses: reach, episodes: 2, max_steps: 6}",
     "scores.evaluate.videos=0",
 ]
+CAMERA = "cameras: {names: [front], height: 48, width: 48}"
+SEEING = [
+    f"shared.protocol={{uses: reach, options: {{{CAMERA}}}}}",
+    f"scores.protocol={{uses: reach, episodes: 2, max_steps: 6, options: {{{CAMERA}}}}}",
+    RESIDENT.replace("options: {", f"options: {{{CAMERA}, "),
+    "teacher.image_fields=[image_front]",
+    "teacher.image_features={stride: 16, cells: [2, 2]}",
+]
 TINY_REPLAY = [
     RESIDENT,
     f"teacher.num_envs={N}",
@@ -56,23 +65,33 @@ TINY_REPLAY = [
 
 def through_host(config: Any, device: str = "cpu") -> StateRolloutEnv:
     protocol = config.protocol
+    options = {**protocol.options, "device": device, "resident": False}
     host = type(protocol)(
         name=protocol.name,
         engine="warp",
         task=protocol.task,
         packages=protocol.packages,
         max_steps=protocol.max_steps,
-        options={"device": device},
+        options=options,
     )
-    state_env = StateEnv(training_env(host, N), config.fields, CountedSeeds(10), config.reward)
+    env = training_env(host, N)
+    seen = None
+    if config.image_fields:
+        seen = PictureEncoder(config.image_features, config.image_fields, env.observation_spec)
+    state_env = StateEnv(env, config.fields, CountedSeeds(10), config.reward, seen)
     state_env.begin()
     return StateRolloutEnv(state_env, config.algorithm.discount, None)
 
 
 def on_device(config: Any) -> DeviceStateEnv:
     env = device_env(config.protocol, config.num_envs)
+    seen = None
+    if config.image_fields:
+        seen = DevicePictureEncoder(
+            config.image_features, config.image_fields, env.observation_spec, env.device
+        )
     return DeviceStateEnv(
-        env, config.fields, CountedSeeds(10), config.reward, config.algorithm.discount
+        env, config.fields, CountedSeeds(10), config.reward, config.algorithm.discount, seen
     )
 
 
@@ -100,10 +119,26 @@ def test_a_policy_is_trained_on_the_device_and_evaluated_on_the_host(tmp_path: P
     assert artifacts["scores"].manifest["metrics"]["success"]["n"] == 2
 
 
-def test_steps_are_those_through_the_host_and_leave_nothing_there(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_policy_that_sees_is_trained_on_the_device_and_evaluated_on_the_host(
+    tmp_path: Path,
 ) -> None:
-    config: Any = options("reach_ppo", TINY)["teacher"]
+    artifacts = run_all("reach_ppo", [*TINY, *SEEING], tmp_path, only=("teacher", "scores"))
+    card = read_card(artifacts["teacher"].path)
+    assert tuple(card.sensors) == ("image_front",)
+    assert artifacts["scores"].manifest["metrics"]["success"]["n"] == 2
+
+
+def test_fast_td3_sees_on_the_device(tmp_path: Path) -> None:
+    artifacts = run_all("reach_fast_td3", [*TINY_REPLAY, *SEEING], tmp_path, only=("teacher",))
+    assert artifacts["teacher"].manifest["metrics"]["updates"] > 0
+    assert tuple(read_card(artifacts["teacher"].path).sensors) == ("image_front",)
+
+
+@pytest.mark.parametrize("extra", [[], SEEING], ids=["vectors", "pictures"])
+def test_steps_are_those_through_the_host_and_leave_nothing_there(
+    extra: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config: Any = options("reach_ppo", [*TINY, *extra])["teacher"]
     through, resident = through_host(config), on_device(config)
     resident.begin()
     draws = np.random.default_rng(0)

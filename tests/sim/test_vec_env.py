@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from robots.errors import HandoffError
+from robots.interfaces import EnvState
 from sim.vec_env import EngineVecEnv, VecEnvConfig, next_seed
 from tests.sim.walk import FAR, WalkEngine
 
@@ -165,3 +166,17 @@ def test_the_engine_is_closed_once() -> None:
     env.close()
     env.close()
     assert engine.closed == 1
+
+
+class Counting(WalkEngine):
+    """Saves its steps under the name of the episodes' own."""
+
+    def save(self) -> EnvState:
+        return {**super().save(), "steps": np.zeros(self.num_envs)}
+
+
+def test_an_engine_that_saves_a_field_of_the_episodes_is_an_error() -> None:
+    env = EngineVecEnv(Counting(2), VecEnvConfig())
+    env.reset([1, 2])
+    with pytest.raises(HandoffError, match=r"saves \['steps'\].*Name them otherwise"):
+        env.save()

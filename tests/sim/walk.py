@@ -67,9 +67,9 @@ class WalkEngine:
     def save(self) -> EnvState:
         if not self.can_save:
             raise HandoffError("walk: cannot save.")
-        return {
-            name: getattr(self, name).copy() for name in ("place", "reward", "seed", "count")
-        } | {"start": self.seed.copy()}
+        # The episodes' own state has a "seed".
+        fields = {name: getattr(self, name).copy() for name in ("place", "reward", "count")}
+        return {**fields, "start": self.seed.copy()}
 
     def restore(self, env_ids: np.ndarray, state: EnvState) -> None:
         for name in ("place", "reward", "count"):

@@ -34,10 +34,10 @@ own."""
 
 def check(config: ReinforcePolicyConfig, sources: Mapping[str, Any]) -> None:
     """Refuses demonstrations that are missing or not read, environments that stay on a device with
-    an algorithm that does not or with cameras, several environments of an algorithm that learns in
-    one, a run without an update, sequences of actions longer than an episode, scripted
-    demonstrations of another task or reward, and a limit on a cost that the environments do not
-    report."""
+    an algorithm that does not or with cameras that nothing sees, several environments of an
+    algorithm that learns in one, a run without an update, sequences of actions longer than an
+    episode, scripted demonstrations of another task or reward, and a limit on a cost that the
+    environments do not report."""
     from sim.evaluation.evaluate import stays_on_device
 
     algorithm, protocol = config.algorithm, config.protocol
@@ -50,11 +50,10 @@ def check(config: ReinforcePolicyConfig, sources: Mapping[str, Any]) -> None:
     _check_recorded_reward(config, sources.get("demos"))
     if stays_on_device(protocol):
         check_resident(config)
-        if protocol.options.get("cameras") is not None:
+        if protocol.options.get("cameras") is not None and not config.image_fields:
             raise HandoffError(
-                f"reinforce: the protocol '{protocol.name}' has cameras and resident: true, but RL from scratch in "
-                "such environments observes numbers alone, so that pictures would be rendered at every step and "
-                "never seen. Remove cameras, or set resident: false and image_fields."
+                f"reinforce: the protocol '{protocol.name}' has cameras and resident: true, but image_fields is empty, "
+                "so that pictures would be rendered at every step and never seen. Remove cameras, or set image_fields."
             )
     without_cost = (
         protocol.engine in TASK_ENGINES and protocol.options.get("contact_threshold") is None

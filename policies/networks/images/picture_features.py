@@ -32,6 +32,8 @@ from robots.spec import FieldSpec
 
 _PASS = 64
 """Pictures of one pass."""
+_DEVICE_PASS = 256
+"""Pictures of one pass on a device, where a pass costs launches of kernels."""
 
 
 class PictureFeatures(nn.Module):
@@ -105,19 +107,11 @@ class PictureEncoder:
     def __init__(
         self, config: PictureFeaturesConfig, cameras: Sequence[str], spec: Mapping[str, FieldSpec]
     ) -> None:
-        available = [name for name, one in spec.items() if one.unit == "u8"]
-        missing = [name for name in cameras if name not in available]
-        if missing:
-            raise HandoffError(
-                f"image_fields: no pictures of the cameras {missing}; available are {available}. Does the protocol, "
-                "or the recording, have cameras?"
-            )
         self.config = config
-        self.specs = {name: spec[name] for name in cameras}
+        self.specs = _camera_specs(cameras, spec)
         """Pictures of every camera."""
-        shapes = {name: tuple(one.shape) for name, one in self.specs.items()}
         # Without its weights: the functions below have them.
-        self._features = PictureFeatures(config, shapes).eval()
+        self._features = PictureFeatures(config, _shapes(self.specs)).eval()
         self._trunks = {
             size: _pretrained_function(config.stride, size)
             for size in {size.crop for size in self._features.sizes.values()}
@@ -154,6 +148,64 @@ class PictureEncoder:
             return self._trunks[self._features.sizes[name].crop](image_NCHW)
 
         return self._features.of_maps(pictures, trunk)[:, 0].numpy()
+
+
+class DevicePictureEncoder:
+    """The features with weights of ImageNet, as a function of tensors that stay on their device.
+
+    Args:
+        config: options of the trunk and the cells.
+        cameras: names of the cameras.
+        spec: fields of the observation.
+        device: device of the pictures.
+
+    Raises:
+        HandoffError: a camera that the observation does not have, or see `PictureFeatures`.
+    """
+
+    def __init__(
+        self,
+        config: PictureFeaturesConfig,
+        cameras: Sequence[str],
+        spec: Mapping[str, FieldSpec],
+        device: torch.device,
+    ) -> None:
+        self.specs = _camera_specs(cameras, spec)
+        """Pictures of every camera."""
+        self._features = PictureFeatures(config, _shapes(self.specs)).eval()
+        self._features.load_pretrained()
+        self._features.to(device)
+
+    @property
+    def size(self) -> int:
+        """F, features of all cameras."""
+        return self._features.size
+
+    @torch.no_grad()
+    def __call__(self, pictures: Mapping[str, Tensor]) -> Tensor:
+        """(N, F) float32 features of pictures (N, height, width, 3) uint8 by camera; other fields
+        are not read."""
+        passes = [pictures[name][:, None].split(_DEVICE_PASS) for name in self.specs]
+        parts = [
+            self._features(dict(zip(self.specs, part, strict=True)))[:, 0]
+            for part in zip(*passes, strict=True)
+        ]
+        return torch.cat(parts)
+
+
+def _camera_specs(cameras: Sequence[str], spec: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]:
+    available = [name for name, one in spec.items() if one.unit == "u8"]
+    missing = [name for name in cameras if name not in available]
+    if missing:
+        raise HandoffError(
+            f"image_fields: no pictures of the cameras {missing}; available are {available}. Does the protocol, "
+            "or the recording, have cameras?"
+        )
+    return {name: spec[name] for name in cameras}
+
+
+def _shapes(cameras: Mapping[str, FieldSpec]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(one.shape) for name, one in cameras.items()}
 
 
 @lru_cache(maxsize=8)

@@ -1,5 +1,5 @@
 """Adapts environments whose data stay on a device to learners on observation vectors; a step never
-copies to the host.
+copies to the host. Pictures enter the vector as features of a frozen network.
 
 It does the work of `policies.rl.collection.state_env.StateEnv` and
 `policies.rl.from_scratch.rollout_env.StateRolloutEnv` with tensors of the device.
@@ -10,7 +10,7 @@ Shape suffixes: N environments, O observation, A action.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from policies.rl.collection.reward_shaping import RewardShaping
 from policies.rl.collection.state_env import check_actions, vector_entries, vector_fields
 from robots.spec import FieldSpec
 
+if TYPE_CHECKING:
+    from policies.networks.images.picture_features import DevicePictureEncoder
+
 
 class DeviceStateEnv:
     """Implements `policies.rl.collection.interfaces.RolloutEnv`.
@@ -32,6 +35,7 @@ class DeviceStateEnv:
         seeds: episode seeds, in the order in which initial states are drawn.
         reward_shaping: shaping on top of the task reward.
         discount: discount per control period.
+        pictures: encoder of the pictures, whose features follow the fields of the vector.
 
     Raises:
         HandoffError: fields that the environments do not have, or actions with other bounds.
@@ -47,7 +51,9 @@ class DeviceStateEnv:
         seeds: Iterator[int],
         reward_shaping: RewardShaping,
         discount: float,
+        pictures: DevicePictureEncoder | None = None,
     ) -> None:
+        self._pictures = pictures
         self.fields = vector_fields(env.observation_spec, fields)
         check_actions(env.action_spec)
         self.env = env
@@ -71,7 +77,8 @@ class DeviceStateEnv:
     @property
     def entries(self) -> int:
         """O, entries of the observation vector."""
-        return vector_entries(self.observation_spec)
+        entries = vector_entries(self.observation_spec)
+        return entries if self._pictures is None else entries + self._pictures.size
 
     def prepare(self) -> None:
         """Checks the simulation and refills the pool of initial states, before a rollout.
@@ -157,4 +164,6 @@ class DeviceStateEnv:
 
     def _vector(self, fields: Mapping[str, Tensor]) -> Tensor:
         columns = [fields[name].float().reshape(self.num_envs, -1) for name in self.fields]
+        if self._pictures is not None:
+            columns.append(self._pictures(fields))
         return torch.cat(columns, dim=1)

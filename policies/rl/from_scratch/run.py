@@ -15,7 +15,7 @@ from torch import Tensor
 from policies.card import PolicyCard
 from policies.families.coarse_to_fine import save_critic
 from policies.families.rl_actor import save_actor
-from policies.networks.images.picture_features import PictureEncoder
+from policies.networks.images.picture_features import DevicePictureEncoder, PictureEncoder
 from policies.policy_config import CoarseToFinePolicyConfig, LearnedActorConfig, PolicyConfig
 from policies.rl.coarse_to_fine.config import CqnAsConfig
 from policies.rl.collection.seeds import CountedSeeds
@@ -74,7 +74,7 @@ class ScratchRun(Generic[TrainingEnv]):
         *,
         step: str,
         demos: int = 0,
-        pictures: PictureEncoder | None = None,
+        pictures: PictureEncoder | DevicePictureEncoder | None = None,
     ) -> None:
         self.config = config
         self.out = out

@@ -117,7 +117,7 @@ def check_resident(config: FromScratchConfig) -> None:
     """Checks that a run can be collected in environments that stay on a device.
 
     Raises:
-        HandoffError: an algorithm that runs on the host only, or cameras.
+        HandoffError: an algorithm that runs on the host only.
     """
     algorithm = config.algorithm
     if not isinstance(algorithm, DEVICE_ALGORITHMS):
@@ -131,11 +131,6 @@ def check_resident(config: FromScratchConfig) -> None:
         raise HandoffError(
             "reinforce: the protocol's option resident: true is for the algorithms ppo, fast_td3 and pql, not "
             f"{algorithm.kind}: {why}. Set resident: false, or use one of them."
-        )
-    if config.image_fields:
-        raise HandoffError(
-            f"reinforce: image_fields is {list(config.image_fields)}, but RL from scratch in environments with the "
-            "option resident: true observes numbers alone. Set resident: false, or image_fields to []."
         )
 
 
@@ -227,15 +222,26 @@ def _make_device_run(
     check_resident(config)
     algorithm = config.algorithm
     seeds = CountedSeeds(config.first_seed)
-    state_env = DeviceStateEnv(env, config.fields, seeds, config.reward, algorithm.discount)
+    pictures = None
+    if config.image_fields:
+        from policies.networks.images.picture_features import DevicePictureEncoder
+
+        pictures = DevicePictureEncoder(
+            config.image_features, config.image_fields, env.observation_spec, env.device
+        )
+    state_env = DeviceStateEnv(
+        env, config.fields, seeds, config.reward, algorithm.discount, pictures
+    )
     if isinstance(algorithm, PpoAlgorithm):
         from policies.rl.from_scratch.on_policy import RolloutRun
 
-        return RolloutRun(algorithm, ScratchRun(config, state_env, seeds, out, step="rollouts"))
+        run = ScratchRun(config, state_env, seeds, out, step="rollouts", pictures=pictures)
+        return RolloutRun(algorithm, run)
     from policies.rl.from_scratch.off_policy import ReplayRun
 
     assert isinstance(algorithm, FastTd3Algorithm | PqlAlgorithm)
-    return ReplayRun(algorithm, ScratchRun(config, state_env, seeds, out, step="collections"))
+    run = ScratchRun(config, state_env, seeds, out, step="collections", pictures=pictures)
+    return ReplayRun(algorithm, run)
 
 
 def _make_host_run(

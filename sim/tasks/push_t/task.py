@@ -42,7 +42,15 @@ from sim.tasks.push_t.geometry import (
     keypoints,
     scene_spec,
 )
-from sim.tasks.task import ExpertTarget, InitialState, ObservationTerm, Reward, Task, proprioception
+from sim.tasks.task import (
+    Capacity,
+    ExpertTarget,
+    InitialState,
+    ObservationTerm,
+    Reward,
+    Task,
+    proprioception,
+)
 
 if TYPE_CHECKING:
     import mujoco
@@ -149,6 +157,7 @@ def task(robot: Robot) -> Task:
         timestep=TIMESTEP,
         max_steps=300,
         layout=_layout,
+        capacity=Capacity(contacts=24, constraints=64),
         ranges=(
             Range(what="mass", names=("tee",), low=0.7, high=1.4),
             Range(what="friction", names=("tee_bar", "tee_stem"), low=0.7, high=1.3),

@@ -33,7 +33,7 @@ WARP = "teacher.protocol={uses: reach, engine: warp, options: {device: cpu, resi
         (
             "reach_ppo",
             WARP.replace("resident", "cameras: {names: [front]}, resident"),
-            "has cameras and resident: true, but RL from scratch .* observes numbers alone",
+            "has cameras and resident: true, but image_fields is empty",
         ),
         ("reach_flow_ppo", WARP.replace("teacher", "tuned"), "algorithm 'fpo' runs on the host"),
     ],

@@ -2,6 +2,7 @@
 optimisation, to save time."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sim.engines.mujoco import MujocoConfig, MujocoEngine
 from sim.engines.warp import WarpConfig, WarpEngine
 from sim.make import EnvConfig, find_task, make_vec_env
 from sim.scene.randomize import Range
+from sim.tasks.task import Capacity
 from sim.vec_env import EngineVecEnv, VecEnvConfig
 
 if not os.environ.get("HANDOFF_REQUIRE_ENGINES"):
@@ -143,9 +145,9 @@ def test_the_expert_grasps_as_well_as_on_the_cpu_engine() -> None:
     np.testing.assert_allclose(steps[0], steps[1], atol=5)
 
 
-@pytest.mark.parametrize("config", [WarpConfig(contacts=1), WarpConfig(constraints=4)])
-def test_too_little_room_is_an_error(config: WarpConfig) -> None:
-    small = WarpEngine(find_task("pick_cube"), N, config)
+@pytest.mark.parametrize("capacity", [Capacity(contacts=1), Capacity(constraints=4)])
+def test_too_little_room_is_an_error(capacity: Capacity) -> None:
+    small = WarpEngine(replace(find_task("pick_cube"), capacity=capacity), N)
     small.reset(ROWS, ROWS)
     with pytest.raises(HandoffError, match=r"exceeded .* contacts"):
         small.step(actions(small)[0], EVERYONE)

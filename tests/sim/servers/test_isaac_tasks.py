@@ -3,6 +3,7 @@ MuJoCo; each set of environments has a process of its own."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -27,6 +28,7 @@ from tests.sim import conformance
 from tests.sim.conformance import Check, checks_of
 from tests.sim.conformance_entries import Entry, OnEnd, go_to_the_goal
 
+ROOT = Path(__file__).parents[3]
 STATE = read_state(venvs_folder() / "isaaclab")
 pytestmark = [
     pytest.mark.peers,
@@ -95,7 +97,9 @@ def test_a_task_is_the_one_of_mujoco(task: str) -> None:
         rng = np.random.default_rng(0)
         for _ in range(4):
             for field, array in there.items():
-                np.testing.assert_allclose(here[field], array, atol=2e-3, err_msg=field)
+                # Float32 accelerations of up to 50 rad/s^2, over periods of 50 ms.
+                atol = 5e-3 if field == "dq" else 2e-3
+                np.testing.assert_allclose(here[field], array, atol=atol, err_msg=field)
             action = rng.uniform(-1.0, 1.0, (2, env.action_spec.size))
             mine, theirs = env.step(action), other.step(action)
             np.testing.assert_allclose(mine.reward, theirs.reward, atol=2e-3)
@@ -152,6 +156,36 @@ def test_an_unknown_camera_is_refused_by_name() -> None:
         make_vec_env(config, 1)
 
 
+def test_more_contacts_than_the_capacity_of_a_task_are_an_error() -> None:
+    program = """
+from dataclasses import replace
+import numpy as np
+from robots.errors import HandoffError
+from sim.engines.isaac_lab import IsaacLabConfig, IsaacLabEngine
+from sim.isaac import environment
+from sim.tasks.task import Capacity
+small = replace(environment.find_task("pick_cube", "fr3"), capacity=Capacity(1, 4))
+environment.find_task = lambda name, robot: small
+engine = IsaacLabEngine("pick_cube", 2, IsaacLabConfig(device="cpu"))
+try:
+    engine.reset(np.arange(2), np.arange(2))
+    for _ in range(5):
+        engine.step(np.zeros((2, engine.action_spec.size)), np.ones(2, dtype=bool))
+except HandoffError as error:
+    print(error)
+"""
+    python = str(python_of(venvs_folder() / "isaaclab"))
+    done = subprocess.run(
+        [python, "-s", "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert "isaaclab pick_cube: environment 0 exceeded 1 contacts or 4" in done.stdout
+
+
 def test_the_arm_as_usd_keeps_gravity_compensation_limits_and_visual_twins(tmp_path: Path) -> None:
     printed: list[str] = []
     usd_command("fr3", out=tmp_path, venv="isaaclab", say=printed.append)
@@ -159,7 +193,8 @@ def test_the_arm_as_usd_keeps_gravity_compensation_limits_and_visual_twins(tmp_p
     program = """
 import sys
 from pxr import Usd, UsdPhysics
-prims = list(Usd.Stage.Open(sys.argv[1]).Traverse())
+stage = Usd.Stage.Open(sys.argv[1])
+prims = list(stage.Traverse())
 bodies = [p for p in prims if p.HasAPI(UsdPhysics.RigidBodyAPI)]
 shapes = {p.GetName() for p in prims if p.HasAPI(UsdPhysics.CollisionAPI)}
 names = {p.GetName() for p in prims}

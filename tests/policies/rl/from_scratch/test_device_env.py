@@ -331,7 +331,7 @@ def test_broken_values_end_a_run_before_anything_is_learned_from_them(tmp_path: 
             {"algorithm": SacAlgorithm()},
             "not sac: it acts on the host, where its replay buffer is. Set resident: false, or use one",
         ),
-        ({"image_fields": ("front",)}, r"image_fields is \['front'\], but RL from scratch in"),
+        ({"image_fields": ("rear",)}, r"no pictures of the cameras \['rear'\]"),
         ({"fields": ("plaice",)}, r"fields \['plaice'\] are configured"),
     ],
 )
