@@ -43,6 +43,9 @@ from sim.isaac.state import SceneState, show_goals
 from sim.isaac.usd import SceneFiles, scene_files
 from sim.tasks.task import Task
 
+FIXTURE = "fixture_"
+"""Prefix of saved fields that hold the pose of a fixture."""
+
 
 @configclass
 class TaskEnvCfg(ManagerBasedRLEnvCfg):
@@ -185,10 +188,12 @@ class TaskEnv(ManagerBasedRLEnv):
 
     def save_state(self) -> EnvState:
         """All that decides the future, one row per environment."""
+        assert self._state is not None
+        fixtures = {FIXTURE + name: pose for name, pose in self._state.fixture_poses().items()}
         rows = {name: tensor.cpu().numpy().copy() for name, tensor in self._physics().items()}
         variables = {name: array.copy() for name, array in self.arm.variables().items()}
         length = self.episode_length_buf.cpu().numpy().copy()
-        return {**rows, **variables, "episode_length": length}
+        return {**rows, **fixtures, **variables, "episode_length": length}
 
     def restore_state(self, env_ids: np.ndarray, state: EnvState) -> Any:
         """Puts row i of a saved state into environment `env_ids[i]`.
@@ -196,20 +201,28 @@ class TaskEnv(ManagerBasedRLEnv):
         Returns:
             The observations of all environments.
         """
+        assert self._state is not None
         ids = torch.as_tensor(env_ids, device=self.device)
         # As a reset does, so that Isaac Lab computes what it derives from the positions anew.
         self.reset(ids)
-        for name, tensor in self._physics().items():
-            tensor[ids] = torch.as_tensor(state[name], device=tensor.device)
+        fixtures = {name: state[FIXTURE + name] for name in self._files.fixtures}
+        self._state.place_fixtures(env_ids, fixtures)
+        self._write_physics(ids, state)
         for name, array in self.arm.variables().items():
             array[env_ids] = state[name]
         show_goals(self.scene, self._files, env_ids, self.arm.goal(env_ids))
         length = torch.as_tensor(state["episode_length"], device=self.device)
         self.episode_length_buf[ids] = length
         self.sim.forward()
+        # Where a fixture was placed, the solver has begun anew.
+        self._write_physics(ids, state)
         self.forget_state()
         self.obs_buf = self.observation_manager.compute()
         return self.obs_buf
+
+    def _write_physics(self, ids: torch.Tensor, state: EnvState) -> None:
+        for name, tensor in self._physics().items():
+            tensor[ids] = torch.as_tensor(state[name], device=tensor.device)
 
     def _physics(self) -> dict[str, torch.Tensor]:
         """Newton's positions, velocities and the solver's start, (N, ...) each; views."""

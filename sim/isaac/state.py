@@ -6,6 +6,7 @@ task's MuJoCo model."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -83,12 +84,27 @@ class SceneState:
             pose = self._tensor(np.concatenate([qpos[:, a : a + 3], quaternion], axis=1))
             asset.write_root_pose_to_sim_index(root_pose=pose, env_ids=ids)
             asset.write_root_velocity_to_sim_index(root_velocity=still, env_ids=ids)
-        for name, asset in self._fixtures.items():
+        poses = {}
+        for name in self._fixtures:
             x, y, yaw = (qpos[:, layout.qpos[name + ending]] for ending in CLAMPS)
             zero = np.zeros_like(x)
             columns = [x, y, zero, zero, zero, np.sin(yaw / 2), np.cos(yaw / 2)]
-            pose = self._tensor(np.stack(columns, axis=1))
-            asset.write_root_pose_to_sim_index(root_pose=pose, env_ids=ids)
+            poses[name] = np.stack(columns, axis=1)
+        self.place_fixtures(env_ids, poses)
+
+    def fixture_poses(self) -> dict[str, np.ndarray]:
+        """(N, 7) float32 poses of the fixtures, positions [m] and quaternions xyzw, by name."""
+        return {
+            name: asset.data.root_link_pose_w.torch.detach().cpu().numpy().copy()
+            for name, asset in self._fixtures.items()
+        }
+
+    def place_fixtures(self, env_ids: np.ndarray, poses: Mapping[str, np.ndarray]) -> None:
+        """Puts the fixtures of environments (M,) at poses (M, 7), see `fixture_poses`."""
+        ids = torch.as_tensor(env_ids, dtype=torch.int32, device=self._device)
+        for name, pose in poses.items():
+            here = self._tensor(pose)
+            self._fixtures[name].write_root_pose_to_sim_index(root_pose=here, env_ids=ids)
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.as_tensor(array, dtype=torch.float32, device=self._device).contiguous()

@@ -139,7 +139,7 @@ class CqnAsAlgorithm(ReplayOptions):
     """Networks and updates."""
     batch_size: Count = 512
     """Transitions per minibatch, demonstrations among them [C]."""
-    demo_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.5
+    demo_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
     """Share of each minibatch from the demonstrations, and the policy's own successes [C]."""
     capacity: Count = 8000
     """Replay capacity per environment [steps]; 1,000,000 steps in total [C]."""
