@@ -391,7 +391,7 @@ def test_a_target_that_repeats_the_measurement_is_refused(tmp_path: Path, lag: i
         store.append({"robot": {"q": ramp, "q_d": ramp + 0.1}}, {})
         store.append({"robot": {"q": ramp, "q_d": echo}}, {})
     read_recordings(tmp_path / "s.zarr", episodes=[0])
-    with pytest.raises(HandoffError, match="in episode 1 of .* the target 'q_d' repeats"):
+    with pytest.raises(HandoffError, match=r"in episode 1 of .* the target 'q_d' repeats"):
         read_recordings(tmp_path / "s.zarr")
     with pytest.raises(HandoffError, match="no stream 'arm' with motions of a robot"):
         read_recordings(tmp_path / "s.zarr", stream="arm")
