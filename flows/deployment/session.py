@@ -98,7 +98,7 @@ def deploy_command(
             "it was begun to go on with it, or another --out."
         )
 
-    say = partial(Console().print, highlight=False, soft_wrap=True)
+    say = partial(Console().print, highlight=False, markup=False, soft_wrap=True)
     session = session_options(
         release,
         overrides,
