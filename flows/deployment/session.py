@@ -165,8 +165,8 @@ def session_options(
         raise HandoffError(
             "deploy: --instruction is given, but policies of push_t take none. Leave it out."
         )
-    if task is None and not release.exists():
-        # Says so before options are read that depend on the task.
+    if task is None:
+        # Says why before options are read that depend on the task.
         with verified_policy(release, arm=None, warn=warn):
             pass
     return session_of(task, [*chosen, *tracker_overrides(trackers, task)])
@@ -302,7 +302,7 @@ def _open(
     `make_run` takes the arguments of `SupervisedRun`."""
     from flows.session.viewer import scene_viewer
     from real.cameras.camera_process import camera_streams
-    from real.console.process import open_console
+    from real.console.process import check_address, open_console
     from real.franka.connection import check_answers
     from robots.episodes.corrections import open_corrections
     from robots.episodes.running_episode import recover_interrupted
@@ -312,6 +312,7 @@ def _open(
     if session.host:
         # A wrong address is found here, not when the person at the page is ready.
         check_answers(session.host)
+    check_address(console)
     out.mkdir(parents=True, exist_ok=True)
     opened = stack.enter_context(open_console(console, out / "console"))
     if simulated or contract.task == BOARD_TASK:

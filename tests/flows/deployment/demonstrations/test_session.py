@@ -4,6 +4,7 @@ the FCI, with a camera beside it."""
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -391,4 +392,13 @@ def test_a_task_that_does_not_exist_leaves_nothing(tmp_path: Path) -> None:
         record_at_arm(
             DemonstrationSession(), "fold_towel", tmp_path / "r", ConsoleConfig(), episodes=1
         )
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_port_that_is_taken_leaves_nothing(tmp_path: Path) -> None:
+    options = DemonstrationSession(twin=TwinConfig(host="127.0.81.9"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        console = ConsoleConfig(port=taken.getsockname()[1])
+        with pytest.raises(HandoffError, match=r"cannot listen at .* has port"):
+            record_at_arm(options, "pick_cube", tmp_path / "r", console, episodes=1)
     assert not (tmp_path / "r").exists()
