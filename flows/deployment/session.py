@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -255,14 +255,32 @@ def deploy(
         known = {"session": new_session(), "mode": mode_of(session), "speed": session.speed}
         run.about = {**(about or {}), **run.about, **known}
         first = store.num_episodes
-        while episodes is None or store.num_episodes < episodes:
-            if not run.next_episode(say):
-                break
+        try:
+            while episodes is None or store.num_episodes < episodes:
+                if not run.next_episode(say):
+                    break
+        except KeyboardInterrupt:
+            # A terminal that is closed takes no line any more.
+            with suppress(OSError, HandoffError):
+                _report(run, store, first, contract, out, say)
+            raise
         run.supervisor.operator.finish(run.ending())
-        if run.reports:
-            _report_latency(store, first, [*contract.sensors], out, say)
-            _report_hints(store, first, out, say)
+        _report(run, store, first, contract, out, say)
         return store.num_episodes
+
+
+def _report(
+    run: SupervisedRun,
+    store: EpisodeStore,
+    first: int,
+    contract: Contract,
+    out: Path,
+    say: Callable[[str], None],
+) -> None:
+    """Says how late the session was and how useful its hints were, unless the run tells neither."""
+    if run.reports:
+        _report_latency(store, first, [*contract.sensors], out, say)
+        _report_hints(store, first, out, say)
 
 
 def _report_latency(
@@ -273,8 +291,8 @@ def _report_latency(
 
     report = session_latency(store, first, cameras)
     if report:
-        say(f"latency  {latency_line(report)}")
         write_atomically(out / FILE, json.dumps(report, indent=2).encode())
+        say(f"latency  {latency_line(report)}")
 
 
 def _report_hints(store: EpisodeStore, first: int, out: Path, say: Callable[[str], None]) -> None:
@@ -282,8 +300,8 @@ def _report_hints(store: EpisodeStore, first: int, out: Path, say: Callable[[str
     none was possible."""
     report = recorded_usefulness(store, first)
     if report:
-        say(f"hints    {usefulness_line(report)}")
         write_atomically(out / HINTS_FILE, json.dumps(report, indent=2).encode())
+        say(f"hints    {usefulness_line(report)}")
 
 
 def _open(
