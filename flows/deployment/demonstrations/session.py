@@ -262,7 +262,9 @@ class _Recorder:
             drawn=host.scene() is not None,
             still=True,
         )
-        self._reset = ResetPhase(host, self.supervisor, session.reset, session.loop.fence)
+        self._reset = ResetPhase(
+            host, self.supervisor, session.reset, session.loop.fence, session.host
+        )
 
     def next_episode(self, say: Callable[[str], None]) -> bool:
         """Waits for the person, records an episode and reports it; returns False when the session
