@@ -469,6 +469,7 @@ def test_a_session_that_is_killed_is_not_said_to_be_over(tmp_path):
         cwd=root,
         env={**os.environ, "PYTHONPATH": str(root)},
     ) as session:
+        assert session.stdout is not None
         address: Any = SimpleNamespace(url=session.stdout.readline().strip())
         page = Page(address)
         page.state()
