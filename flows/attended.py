@@ -91,7 +91,7 @@ def run_attended(
     settings = ConsoleConfig(host=address.host, port=address.port, spacemouse=address.spacemouse)
     attach = partial(results_at_console, runs_folder(recipe.runs))
     with open_console(settings, folder, attach) as opened, scene_viewer(_env(declared), opened):
-        screen.print(f"console  {opened.url}", highlight=False, soft_wrap=True)
+        screen.print(f"console  {opened.url}", highlight=False, markup=False, soft_wrap=True)
         while True:
             try:
                 return run_in_order(recipe, declared)
@@ -109,7 +109,7 @@ def _wait_for_answer(run: Path, needed: ApprovalNeededError, screen: Any) -> Non
     """
     question = pending_question(run)
     line = f"waits for an approval: at the console, or handoff approve {run}; Ctrl-C ends the wait"
-    screen.print(line, highlight=False, soft_wrap=True)
+    screen.print(line, highlight=False, markup=False, soft_wrap=True)
     with noted_session(run):
         while read_answer(question) is None:
             if seconds_left(read_request(question)) <= 0.0:

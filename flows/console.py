@@ -49,7 +49,7 @@ def console_command(
     screen = Console()
 
     def say(text: str) -> None:
-        screen.print(text, highlight=False, soft_wrap=True)
+        screen.print(text, highlight=False, markup=False, soft_wrap=True)
 
     operator = HilOperator(kind="console", person=person)
     operator = operator if seconds is None else replace(operator, seconds=seconds)

@@ -85,9 +85,11 @@ def list_known(
         grid.add_row(*(Text(cell) for cell in row))
     console.print(grid)
     others = ", ".join(name for name in get_args(Topic) if name != topic)
-    console.print(f"\n{listing.usage}", style="dim", highlight=False)
+    console.print(f"\n{listing.usage}", style="dim", highlight=False, markup=False)
     if topic == "recipes":
-        console.print(f"'handoff list TOPIC' lists {others}.", style="dim", highlight=False)
+        console.print(
+            f"'handoff list TOPIC' lists {others}.", style="dim", highlight=False, markup=False
+        )
 
 
 def options_of(stage: str) -> Listing:

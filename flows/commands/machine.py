@@ -78,9 +78,9 @@ def doctor(
         if json:
             continue
         line = Text.assemble((status_cell(check), STYLES[check.status]), text_line(check))
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
         for further in further_lines(check):
-            console.print(Text(further), soft_wrap=True, highlight=False)
+            console.print(Text(further), soft_wrap=True, highlight=False, markup=False)
     if json:
         console.print(as_json(checks), soft_wrap=True, highlight=False, markup=False)
     failed = failed_names(checks)
@@ -215,7 +215,7 @@ def envs_list(*, debug: Debug = False) -> None:
     for row in venv_rows():
         grid.add_row(*(Text(cell) for cell in row))
     console.print(grid)
-    console.print(f"\nThey are in {venvs_folder()}.", style="dim", highlight=False)
+    console.print(f"\nThey are in {venvs_folder()}.", style="dim", highlight=False, markup=False)
 
 
 def envs_check(name: VenvName, /, *, folder: VenvFolder = None, debug: Debug = False) -> None:

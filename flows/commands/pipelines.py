@@ -212,7 +212,9 @@ def server(
         limit=limit,
         workers=not no_workers,
     )
-    serve_prefect(options, lambda line: screen.print(line, highlight=False, soft_wrap=True))
+    serve_prefect(
+        options, lambda line: screen.print(line, highlight=False, markup=False, soft_wrap=True)
+    )
 
 
 def register(
@@ -239,7 +241,7 @@ def register(
     check_configured()
     pools, deployments = register_recipes(folder.resolve(), named_recipes(recipe), robot)
     screen = Console()
-    screen.print(f"pools  {', '.join(pools)}", highlight=False)
+    screen.print(f"pools  {', '.join(pools)}", highlight=False, markup=False)
     for deployment in deployments:
         line = f"handoff/{deployment.name:<24} {deployment.pool:<5} {deployment.about}"
         screen.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -268,10 +270,11 @@ def print_summary(path: Path) -> None:
     console = Console()
     console.print()
     console.print(grid)
-    console.print(f"\n{summary['source']}", highlight=False)
-    console.print(", ".join(parts), highlight=False)
+    console.print(f"\n{summary['source']}", highlight=False, markup=False)
+    console.print(", ".join(parts), highlight=False, markup=False)
     console.print(
         f"summary  {path}\nreport   {path.with_name('report.html')}",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )

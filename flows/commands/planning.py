@@ -85,7 +85,9 @@ def print_plan(recipe_name: str, overrides: Sequence[str], until: str | None) ->
     for line in chain(data_lines(declared), crop_lines(declared)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     pending = [entry.stage for entry in planned if entry.action != "cached"]
-    console.print(f"\n{total_line(pending, expected)}", highlight=False, soft_wrap=True)
+    console.print(
+        f"\n{total_line(pending, expected)}", highlight=False, markup=False, soft_wrap=True
+    )
     for sentence, names in missing(declared).items():
         line = f"missing  {sentence} ({', '.join(names)})"
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -107,6 +107,7 @@ def hil(
     Console().print(
         f"summary  {path}\nreport   {path.with_name('report.html')}",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
 
@@ -241,7 +242,9 @@ def _record_in_simulation(
     if folder in demos.parents:
         place_link(folder / "demos", demos.resolve())
         demos = folder / "demos"
-    Console().print(f"demos    {demos / 'store.zarr'}", highlight=False, soft_wrap=True)
+    Console().print(
+        f"demos    {demos / 'store.zarr'}", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 def console(

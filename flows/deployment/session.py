@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -98,7 +98,7 @@ def deploy_command(
             "it was begun to go on with it, or another --out."
         )
 
-    say = partial(Console().print, highlight=False, soft_wrap=True)
+    say = partial(Console().print, highlight=False, markup=False, soft_wrap=True)
     session = session_options(
         release,
         overrides,
@@ -165,8 +165,8 @@ def session_options(
         raise HandoffError(
             "deploy: --instruction is given, but policies of push_t take none. Leave it out."
         )
-    if task is None and not release.exists():
-        # Says so before options are read that depend on the task.
+    if task is None:
+        # Says why before options are read that depend on the task.
         with verified_policy(release, arm=None, warn=warn):
             pass
     return session_of(task, [*chosen, *tracker_overrides(trackers, task)])
@@ -255,14 +255,32 @@ def deploy(
         known = {"session": new_session(), "mode": mode_of(session), "speed": session.speed}
         run.about = {**(about or {}), **run.about, **known}
         first = store.num_episodes
-        while episodes is None or store.num_episodes < episodes:
-            if not run.next_episode(say):
-                break
+        try:
+            while episodes is None or store.num_episodes < episodes:
+                if not run.next_episode(say):
+                    break
+        except KeyboardInterrupt:
+            # A terminal that is closed takes no line any more.
+            with suppress(OSError, HandoffError):
+                _report(run, store, first, contract, out, say)
+            raise
         run.supervisor.operator.finish(run.ending())
-        if run.reports:
-            _report_latency(store, first, [*contract.sensors], out, say)
-            _report_hints(store, first, out, say)
+        _report(run, store, first, contract, out, say)
         return store.num_episodes
+
+
+def _report(
+    run: SupervisedRun,
+    store: EpisodeStore,
+    first: int,
+    contract: Contract,
+    out: Path,
+    say: Callable[[str], None],
+) -> None:
+    """Says how late the session was and how useful its hints were, unless the run tells neither."""
+    if run.reports:
+        _report_latency(store, first, [*contract.sensors], out, say)
+        _report_hints(store, first, out, say)
 
 
 def _report_latency(
@@ -273,8 +291,8 @@ def _report_latency(
 
     report = session_latency(store, first, cameras)
     if report:
-        say(f"latency  {latency_line(report)}")
         write_atomically(out / FILE, json.dumps(report, indent=2).encode())
+        say(f"latency  {latency_line(report)}")
 
 
 def _report_hints(store: EpisodeStore, first: int, out: Path, say: Callable[[str], None]) -> None:
@@ -282,8 +300,8 @@ def _report_hints(store: EpisodeStore, first: int, out: Path, say: Callable[[str
     none was possible."""
     report = recorded_usefulness(store, first)
     if report:
-        say(f"hints    {usefulness_line(report)}")
         write_atomically(out / HINTS_FILE, json.dumps(report, indent=2).encode())
+        say(f"hints    {usefulness_line(report)}")
 
 
 def _open(
@@ -302,7 +320,7 @@ def _open(
     `make_run` takes the arguments of `SupervisedRun`."""
     from flows.session.viewer import scene_viewer
     from real.cameras.camera_process import camera_streams
-    from real.console.process import open_console
+    from real.console.process import check_address, open_console
     from real.franka.connection import check_answers
     from robots.episodes.corrections import open_corrections
     from robots.episodes.running_episode import recover_interrupted
@@ -312,6 +330,7 @@ def _open(
     if session.host:
         # A wrong address is found here, not when the person at the page is ready.
         check_answers(session.host)
+    check_address(console)
     out.mkdir(parents=True, exist_ok=True)
     opened = stack.enter_context(open_console(console, out / "console"))
     if simulated or contract.task == BOARD_TASK:

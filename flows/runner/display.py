@@ -104,7 +104,9 @@ class Display:
     def warn(self, stage: str, text: str) -> None:
         """Shows a sentence about a stage that a person should read, above the bars."""
         if self._live:
-            self._bars.console.print(f"! {stage}  {text}", style="yellow", highlight=False)
+            self._bars.console.print(
+                f"! {stage}  {text}", style="yellow", highlight=False, markup=False
+            )
         self._line(f"! {stage}  {text}")
 
     def _line(self, text: str) -> None:

@@ -94,7 +94,12 @@ def twin_command(options: StandaloneTwin, faults: Path | None) -> None:
     planned = [] if faults is None else read_faults(faults)
     screen = Console()
     with Live(console=screen, refresh_per_second=4, transient=True) as live:
-        run_twins(options, planned, say=partial(screen.print, highlight=False), show=live.update)
+        run_twins(
+            options,
+            planned,
+            say=partial(screen.print, highlight=False, markup=False),
+            show=live.update,
+        )
 
 
 def run_twins(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from real.cameras.config import CameraConfig, device_of, kind_of
+from real.cameras.config import CameraConfig, CameraOptionError, device_of, kind_of
 from real.cameras.picture_size import new_converter, resized
 from robots.errors import HandoffError
 
@@ -119,6 +119,11 @@ class VideoSource:
         try:
             self._container = _opened(config.source, config.capture_hz)
         except av.FFmpegError as error:
+            if kind == "file" and isinstance(error, FileNotFoundError):
+                # A file does not appear as a camera does whose cable is put in.
+                raise CameraOptionError(
+                    f"camera {config.source}: cannot be opened ({error.strerror}). Is the path right?"
+                ) from None
             raise HandoffError(
                 f"camera {config.source}: cannot be opened ({error.strerror}). "
                 "Is it plugged in, or used by another program?"

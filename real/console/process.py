@@ -68,22 +68,13 @@ def open_console(
         HandoffError: no token for an address that other machines can reach, an unusable one, stored
             bindings that are refused, a port that is taken, or a server that does not start.
     """
-    token = os.environ.get(TOKEN_VARIABLE, "")
-    if token:
-        check_token(token)
-    if not 0 <= config.port <= 65535:
-        raise HandoffError(f"console: port is {config.port}, expected 0 to 65535.")
-    if not token and not is_loopback(config.host):
-        raise HandoffError(
-            f"console: listening at {config.host} needs a token in ${TOKEN_VARIABLE}; anybody "
-            "with the token can move the arm."
-        )
+    token, port = check_address(config)
     # The server reads the bindings, too. Reading them here as well turns a refusal into one line
     # for the person who starts the session.
     stored_bindings(folder / BINDINGS)
     token = token or secrets.token_urlsafe(18)
     robot_token, camera_token = secrets.token_urlsafe(18), secrets.token_urlsafe(18)
-    config = replace(config, port=_checked_port(config.host, config.port))
+    config = replace(config, port=port)
     process = _start(config, (config, token, robot_token, camera_token, folder, attach))
     host = f"[{config.host}]" if ":" in config.host else config.host
     uri = f"ws://{host}:{config.port}/robot"
@@ -98,6 +89,27 @@ def open_console(
         else:
             os.environ[ROBOT_VARIABLE] = outer
         process.end()
+
+
+def check_address(config: ConsoleConfig) -> tuple[str, int]:
+    """Checks that a console can listen, before a session makes a folder; returns the token of
+    `TOKEN_VARIABLE`, empty where there is none, and the port, a free one for 0.
+
+    Raises:
+        HandoffError: no token for an address that other machines can reach, an unusable one, or a
+            port that is taken.
+    """
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if token:
+        check_token(token)
+    if not 0 <= config.port <= 65535:
+        raise HandoffError(f"console: port is {config.port}, expected 0 to 65535.")
+    if not token and not is_loopback(config.host):
+        raise HandoffError(
+            f"console: listening at {config.host} needs a token in ${TOKEN_VARIABLE}; anybody "
+            "with the token can move the arm."
+        )
+    return token, _checked_port(config.host, config.port)
 
 
 @contextmanager

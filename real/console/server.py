@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import hmac
 import json
+import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import field
@@ -79,6 +80,8 @@ _UNREADABLE = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 """Errors of a greeting or message that is no map of the expected form."""
 ENDED = 4410
 """Code with which the websockets of all pages are closed when the session is over."""
+KILLED = "The process of the session died. The same command goes on; what was recorded is kept."
+"""What the pages say where the session ended without a word."""
 FLOODED = 4429
 """Code with which the websocket of a page that sends too many messages is closed."""
 
@@ -263,7 +266,11 @@ class ConsoleServer:
     async def say_goodbye(self) -> None:
         """Tells all pages that the session is over, and closes them."""
         why = self.arbiter.why if self.arbiter.robot else ""
-        self.arbiter.finish(f"The session is over. {why}".strip())
+        session = multiprocessing.parent_process()
+        if session is None or session.is_alive():
+            self.arbiter.finish(f"The session is over. {why}".strip())
+        else:
+            self.arbiter.finish(KILLED)
         for page in list(self._pages.values()):
             with contextlib.suppress(RuntimeError, OSError, _disconnected()):
                 message = page.next_message(

@@ -16,7 +16,8 @@ from real.deploy.tracked_field import (
 )
 from robots.contract import Contract
 from robots.control.relations import GRASP_POSE, measured_for, related
-from robots.errors import HandoffError, suggest
+from robots.control.training_range import RangeCheck
+from robots.errors import HandoffError, SafetyError, suggest
 from robots.interfaces import Observation
 from robots.spec import FieldSpec
 
@@ -89,8 +90,8 @@ def check_trackers(
 
     Raises:
         HandoffError: a tracker without a WebSocket address or fields, a field that the policy does
-            not observe or that the arm measures itself, one that is given twice, or bounds or
-            values of another size than the field's.
+            not observe or that the arm measures itself, one that is given twice, bounds or
+            values of another size than the field's, or a constant far outside the training data.
     """
     given = dict.fromkeys(constants, "constants")
     for tracker, config in trackers.items():
@@ -118,6 +119,11 @@ def check_trackers(
                 f"constants.{name}: {len(value)} values, the field has {size} entries "
                 f"[{specs[name].unit}]."
             )
+        try:
+            RangeCheck({name: specs[name]}, contract.training_range)(np.array(value))
+        except SafetyError as far:
+            # The policy would refuse it too, when the person has pressed Start.
+            raise HandoffError(f"constants.{name}: {str(far).removeprefix('policy: ')}") from None
 
 
 def is_computed(spec: FieldSpec, given: Collection[str]) -> bool:

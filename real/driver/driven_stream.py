@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from real.driver.driver import ANSWER_SECONDS, Answers, Driver
-from real.driver.messages import CallResult, Passed, Question, TickCommand
+from real.driver.messages import CallResult, Failing, Passed, Question, TickCommand
 from real.motion.action_space import Space
 from real.motion.governor import KeepInBox
 from real.motion.stream import ActionAge, StreamConfig, Tick
@@ -123,9 +123,12 @@ class DrivenStream:
 
     def _receive(self) -> Passed | None:
         """The next tick; None if the stream has ended, see `_error`."""
+        failing = ""
         while True:
-            message = self._driver.receive(self._patience)
-            if isinstance(message, Question):
+            message = self._driver.receive(self._patience, failing)
+            if isinstance(message, Failing) and message.call == self._call:
+                failing = message.cause
+            elif isinstance(message, Question):
                 self._driver.answer(message, self._answers)
             elif isinstance(message, Passed):
                 return message

@@ -29,15 +29,19 @@ class DriverLostError(ConnectionLostError):
         cause: how it ended, as a sentence to follow the process's name.
         orderly: whether it ended by a signal that had it bring the arm to rest first, as Ctrl-C in
             a terminal does to all processes.
+        before: what it had told to be wrong before, as a sentence; empty for nothing.
     """
 
-    def __init__(self, cause: str, *, orderly: bool = False) -> None:
+    def __init__(self, cause: str, *, orderly: bool = False, before: str = "") -> None:
         about = (
             "It brought the arm to rest first."
             if orderly
             else "The robot brakes by itself once its connection is closed; look at the arm before you go on."
         )
-        super().__init__(f"driver of the arm: {cause} {about}")
+        cause = (
+            f"{before} The driver of the arm {cause}" if before else f"driver of the arm: {cause}"
+        )
+        super().__init__(f"{cause} {about}")
         self.orderly = orderly
 
 
@@ -140,11 +144,12 @@ class Driver:
             # Receiving says why.
             return True
 
-    def receive(self, seconds: float) -> Any:
+    def receive(self, seconds: float, failing: str = "") -> Any:
         """The next message.
 
         Args:
             seconds: longest time without one [s].
+            failing: what the process has told to be wrong, while it brings the arm to rest.
 
         Raises:
             DriverLostError: the process has ended, or is silent for so long; then it is killed.
@@ -153,7 +158,10 @@ class Driver:
         try:
             if not child.pipe.poll(seconds):
                 child.process.kill()
-                silent = DriverLostError(f"did not answer for {seconds:g} s and was killed.")
+                undone = "bring it to rest" if failing else "answer"
+                silent = DriverLostError(
+                    f"did not {undone} for {seconds:g} s and was killed.", before=failing
+                )
                 raise self._lost(silent)
             return child.receive()
         except (*CLOSED_PIPE_ERRORS, ChildEndedError):

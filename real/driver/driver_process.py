@@ -29,7 +29,7 @@ import numpy as np
 
 from real.arm import ArmState
 from real.driver.channel import CalledError, DriverChannel, LeftError
-from real.driver.messages import Call, CallResult, Passed, sendable
+from real.driver.messages import Call, CallResult, Failing, Passed, sendable
 from real.franka.arm import FrankaArm
 from real.franka.config import FrankaConfig
 from real.franka.kept_faults import try_to_keep
@@ -101,7 +101,9 @@ class DriverProcess:
                     self._end_by(error, call)
                     raise
                 except Exception as error:  # noqa: BLE001  sent to the caller
-                    # First of all: whoever hears of it may be slow.
+                    # A robot that is gone lets no stop end, so the cause is told before; the rest
+                    # waits for the stop: whoever hears of it may be slow.
+                    self._channel.tell(Failing(call.number, error_text(error)))
                     self._stop_after(error)
                     result = CallResult(call.number, None, sendable(error))
                 self._channel.send(result)

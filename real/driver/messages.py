@@ -38,6 +38,15 @@ class CallResult(NamedTuple):
     """What the call raised; the arm is at rest."""
 
 
+class Failing(NamedTuple):
+    """What is about to end a call: sent before the arm is brought to rest, which may fail."""
+
+    call: int
+    """Number of the call."""
+    cause: str
+    """The error, as a sentence."""
+
+
 class Question(NamedTuple):
     """A question of the driver while a call runs."""
 

@@ -143,7 +143,7 @@ class FrankaArm:
         """
         self._raise_latched()
         state = self._newest_state()
-        if self._motion is not None and (state.errors or not self._robot.is_in_control):
+        if self._motion is not None and (state.errors or not self._in_control()):
             # franky may know that the motion has failed before the state that says why has come.
             self._guarded(lambda: self._robot.join_motion(timeout=0.5))
             self._latch(state)
@@ -271,7 +271,7 @@ class FrankaArm:
 
         if self._robot is None or self._motion is None:
             return
-        if self._fault is None and self._robot.is_in_control:
+        if self._fault is None and self._in_control():
             if self._limp:
                 self._stiffen()
             self._move(franky.TorqueStopMotion())
@@ -351,7 +351,7 @@ class FrankaArm:
         self._await_motion()
         deadline = time.monotonic() + 5.0
         while time.monotonic() < deadline:
-            if self._robot.is_in_control and self._robot.state.robot_mode == franky.RobotMode.Move:
+            if self._in_control() and self._robot.state.robot_mode == franky.RobotMode.Move:
                 return
             if self._has_ended():
                 break
@@ -377,6 +377,10 @@ class FrankaArm:
         ended = self._guarded(lambda: self._robot.join_motion(timeout=0.0))
         self._moving = not ended
         return ended
+
+    def _in_control(self) -> bool:
+        """Whether a motion of franky runs."""
+        return self._guarded(lambda: self._robot.is_in_control)
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
         """Runs a call into franky, and converts its exceptions to a fault or one clear error."""

@@ -106,7 +106,9 @@ def clear_fault(host: str, who: str, cause: str) -> None:
     if kept_fault(host) is None:
         known = arms_with_faults()
         hint = suggest(host, known, "faults are kept of") if known else "no arm has one"
-        raise HandoffError(f"arm at {host}: no fault is kept; {hint}.")
+        raise HandoffError(
+            f"arm at {host}: no fault is kept; {hint}{'' if hint.endswith('?') else '.'}"
+        )
     if not who.strip() or not cause.strip():
         raise HandoffError(
             f"arm at {host}: its fault is cleared by '{who}' for the cause '{cause}', expected a name and a cause."

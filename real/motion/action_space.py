@@ -29,6 +29,10 @@ LEVER = 0.1
 """Length that stands for a rotation by one radian [m]: the distance that the fingers' outer edges
 move."""
 
+SETTLING = 0.005
+"""Distance by which an arm may settle, once it is under control, beyond the pose from which its
+workspace was made [m]; an assumption, of which a simulated arm takes 0.1 mm."""
+
 
 class Reference(Protocol):
     """A point that moves towards targets; `robots.control.agent_reference.AgentReference` is
@@ -139,14 +143,15 @@ class CartesianSteps:
         self._pose = self._grasp(base_T_ee)
 
     def governed(self, config: GovernorConfig) -> GovernorConfig:
-        """Limits of `config` with the steps' box, which is widened to contain the arm's first pose:
-        as in simulation, an arm that starts outside is led in."""
+        """Limits of `config` with the steps' box, which is widened to contain the arm's first pose,
+        and what is nearer to it than `SETTLING`: as in simulation, an arm that starts outside is
+        led in."""
         limit = np.full(3, self._steps.rotation_limit)
         low, high = np.array([*self._steps.low, *-limit]), np.array([*self._steps.high, *limit])
-        low, high = np.minimum(low, self._pose), np.maximum(high, self._pose)
-        corners = ((corner[self._index] * self._scale).tolist() for corner in (low, high))
-        lowest, highest = (tuple(corner) for corner in corners)
-        return replace(config, low=lowest, high=highest)
+        first = self._pose[self._index] * self._scale
+        lowest = np.minimum(low[self._index] * self._scale, first - SETTLING)
+        highest = np.maximum(high[self._index] * self._scale, first + SETTLING)
+        return replace(config, low=tuple(lowest.tolist()), high=tuple(highest.tolist()))
 
     def position(self, base_T_ee: np.ndarray) -> np.ndarray:
         """(D,) coordinates [m] of the end effector at `base_T_ee` (4, 4)."""

@@ -22,6 +22,9 @@ are lengths, hold for joints as well: 0.8 m/s are 4 rad/s, a lag of 60 mm is 0.3
 OVERSHOOT = 0.02
 """Distance that targets keep from the joint positions at which an episode ends with a fault
 [rad]."""
+SETTLING = 0.002
+"""Turn by which a joint may settle, once the arm is under control, beyond the position from which
+its workspace was made [rad]."""
 
 
 class JointSpace:
@@ -60,11 +63,11 @@ class JointSpace:
         self, config: GovernorConfig, guard: JointGuardConfig, q: np.ndarray
     ) -> GovernorConfig:
         """Limits of `config` with the box of the joints' positions, which is widened to contain the
-        arm's first ones, `q` (J,) [rad]."""
+        arm's first ones, `q` (J,) [rad], and what is nearer to them than `SETTLING`."""
         limits = self._robot.limits
         margin = max(self._steps.margin, guard.position_margin + OVERSHOOT)
-        low = np.minimum(limits.q_min + margin, q) * LEVER
-        high = np.maximum(limits.q_max - margin, q) * LEVER
+        low = np.minimum(limits.q_min + margin, q - SETTLING) * LEVER
+        high = np.maximum(limits.q_max - margin, q + SETTLING) * LEVER
         return replace(config, low=tuple(low.tolist()), high=tuple(high.tolist()))
 
     def measured(self, state: ArmState) -> np.ndarray:

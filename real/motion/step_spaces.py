@@ -13,11 +13,15 @@ from real.motion.action_space import CartesianSteps
 from real.motion.joint_space import JointSpace
 from real.motion.stream import StreamConfig
 from robots.contract import Contract
-from robots.control.actions import CartesianDelta
+from robots.control.actions import AXES, CartesianDelta
 from robots.errors import HandoffError
+from robots.franka.kinematics import inverse_kinematics
 from robots.franka.robot import Robot
 
 T = TypeVar("T", bound=StreamConfig)
+
+NEGLIGIBLE = 1e-3
+"""Distance outside a workspace at which an arm counts as inside [m]."""
 
 
 def step_space(
@@ -42,6 +46,34 @@ def step_space(
         return space, replace(config, governor=governor)
     steps = CartesianSteps(contract, state.base_T_ee, robot)
     return steps, replace(config, governor=steps.governed(config.governor))
+
+
+def start_within(
+    steps: CartesianDelta, robot: Robot, flange_T_ee: np.ndarray, q: np.ndarray
+) -> np.ndarray:
+    """The joint positions (J,) [rad] nearest to `q` (J,) at which the end effector is inside the
+    workspace of the steps; `q` itself where it is outside by less than `NEGLIGIBLE`.
+
+    An arm that begins an episode outside is led in by the first steps, whatever these are. Where
+    nobody expects a motion, it has to begin inside.
+
+    Args:
+        steps: steps of the gripper's pose, whose box counts along their axes x, y and z.
+        robot: the arm with its gripper.
+        flange_T_ee: (4, 4) end effector in the flange frame [m].
+        q: (J,) joint positions [rad].
+
+    Raises:
+        HandoffError: the arm does not reach the nearest place of the workspace.
+    """
+    base_T_ee = robot.chain.forward_kinematics(q) @ flange_T_ee
+    inside = base_T_ee.copy()
+    for axis, (low, high) in enumerate(zip(steps.low, steps.high, strict=True)):
+        if AXES[axis] in steps.axes:
+            inside[axis, 3] = np.clip(inside[axis, 3], low, high)
+    if np.abs(inside - base_T_ee).max() < NEGLIGIBLE:
+        return q
+    return inverse_kinematics(robot, inside @ np.linalg.inv(flange_T_ee), q)
 
 
 def moves_joints(contract: Contract) -> bool:

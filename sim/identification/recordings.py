@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,10 @@ from robots.errors import HandoffError
 
 SHORTEST = 10
 """Minimum number of samples of a recording."""
+STILL = 1e-4
+"""Largest motion of an arm at rest [rad]."""
+ECHO = 1e-7
+"""Largest distance of a target that repeats the measurement [rad]."""
 
 
 class Recording(NamedTuple):
@@ -49,16 +53,23 @@ def read_recordings(
         every: keeps each `every`-th sample; 10 converts 1 kHz to 100 Hz.
 
     Raises:
-        HandoffError: no such store, episode, stream or field, or an error of `check_recordings`.
+        HandoffError: no such store, episode, stream or field, a target that repeats the
+            measurement, or an error of `check_recordings`.
     """
     if every < 1:
         raise HandoffError(f"recordings: every is {every}, expected at least 1.")
     store = EpisodeStore.open(path)
+    if stream not in store.schema.streams:
+        raise HandoffError(
+            f"recordings: {path} has no stream '{stream}' with motions of a robot, it has "
+            f"{sorted(store.schema.streams)}. The stages `excite` and `excite_arm` record such a stream."
+        )
     spec = store.schema.stream(stream)
     fields = ["q", target, *(["dq"] if "dq" in spec.fields else [])]
     recordings = []
     for episode in range(store.num_episodes) if episodes is None else episodes:
         arrays = store.read(episode, stream, fields)
+        _check_commanded(path, episode, target, arrays)
         samples = {
             name: np.asarray(array, dtype=np.float64)[::every] for name, array in arrays.items()
         }
@@ -68,6 +79,34 @@ def read_recordings(
         )
     check_recordings(recordings)
     return recordings
+
+
+def _check_commanded(
+    path: Path, episode: int, target: str, arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Checks that the target is no echo of the measurement, of the same or of the last sample: as
+    `q_d` is while torques are commanded.
+
+    Args:
+        path: folder of the store, for the message.
+        episode: number of the episode.
+        target: field of the commanded joint positions.
+        arrays: (T, J) `q`, and the field `target`, whose first J entries are used.
+
+    Raises:
+        HandoffError: it is.
+    """
+    q = np.asarray(arrays["q"], dtype=np.float64)
+    commanded = np.asarray(arrays[target], dtype=np.float64)[:, : q.shape[1]]
+    if commanded.shape != q.shape or np.ptp(q, axis=0).max() < STILL:
+        return
+    echoes = ((commanded, q), (commanded[1:], q[:-1]))
+    if any(np.abs(asked - measured).max() < ECHO for asked, measured in echoes):
+        raise HandoffError(
+            f"recordings: in episode {episode} of {path} the target '{target}' repeats the measured positions: the arm "
+            "was commanded by torques, as in every session of `handoff deploy` and `handoff record`. Record motions "
+            "under a joint controller (docs/guides/identification.md), or name the field of the targets."
+        )
 
 
 def check_recordings(recordings: Sequence[Recording], joints: int | None = None) -> None:
@@ -113,7 +152,7 @@ def check_recordings(recordings: Sequence[Recording], joints: int | None = None)
         raise HandoffError(
             f"recordings: rates {rates} Hz, expected one common rate. Resample them before tuning."
         )
-    if max(float(np.ptp(recording.target, axis=0).max()) for recording in recordings) < 1e-4:
+    if max(float(np.ptp(recording.target, axis=0).max()) for recording in recordings) < STILL:
         raise HandoffError(
             "recordings: no target moves by more than 0.0001 rad; an arm at rest determines no parameter. "
             "Is the field of the targets the right one?"

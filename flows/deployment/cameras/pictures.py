@@ -102,11 +102,9 @@ class ArmPictures:
                 if fault is not None and fault.lasting:
                     raise HandoffError(f"{name}: {fault.message}")
                 if self._now() > until:
-                    reason = "" if fault is None else f" ({fault.message.removesuffix('.')})"
-                    raise HandoffError(
-                        f"camera {name}: no picture in {FIRST_SECONDS:g} s{reason}. Is it plugged in, or used by "
-                        "another program?"
-                    )
+                    why = "Is it plugged in, or used by another program?"
+                    why = why if fault is None else fault.message
+                    raise HandoffError(f"camera {name}: no picture in {FIRST_SECONDS:g} s. {why}")
                 time.sleep(POLL_SECONDS)
             pictures[name] = picture
         return pictures

@@ -56,7 +56,7 @@ def record_arm_command(
     chosen += [] if instruction is None else [f"instruction={quoted(instruction)}"]
     chosen += ["video={kind: h264}"] if video else []
     chosen += camera_overrides(cameras)
-    say = partial(Console().print, highlight=False, soft_wrap=True)
+    say = partial(Console().print, highlight=False, markup=False, soft_wrap=True)
     demos = record_at_arm(
         build_session(DemonstrationSession, "record", chosen),
         task,

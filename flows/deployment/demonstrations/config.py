@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
 from flows.deployment.config import ResetConfig
@@ -13,10 +14,11 @@ from flows.deployment.session_tables.hosts import HostOptions
 from flows.session.simulated_arm import COLLISION_FORCE, IMPEDANCE, STEP_LIMITS
 from real.cameras.config import CameraConfig, check_camera
 from real.deploy.loop import LoopConfig
-from real.franka.config import FrankaConfig, check_data_sheet
+from real.franka.config import FrankaConfig, check_data_sheet, flange_T_tool
 from real.franka.gripper import GripperDriverConfig
 from real.motion.force_guard import check_reflex
 from real.motion.governor import check_robot
+from real.motion.step_spaces import start_within
 from real.teleop.takeover import TakeoverConfig
 from robots.config import Delay, Hertz, Radians, Seconds, config, to_plain, validate
 from robots.contract import Contract
@@ -60,7 +62,8 @@ class DemonstrationSession:
     """Speed and force of the gripper."""
     start: tuple[Radians, ...] | None = None
     """(J,) joint positions at which a real arm begins every episode [rad]; None takes the robot's
-    home. A simulated arm begins as the simulated task does."""
+    home, or the place nearest to it in the workspace of `steps`. A simulated arm begins as the
+    simulated task does."""
     lift: Annotated[float, Field(ge=0.0, le=0.3)] = 0.10
     """Height by which a real arm rises first on its way to the start, so that it touches nothing on
     the table [m]."""
@@ -125,6 +128,7 @@ def check_demonstrations(session: DemonstrationSession) -> None:
         check_camera(name, camera)
     if session.start is not None:
         robot.check_per_joint("start", session.start)
+        _check_start(session, robot, np.array(session.start))
     if session.longest_episode > LONGEST:
         raise HandoffError(
             f"record: an episode of {session.loop.max_steps} steps at {session.rate_hz:g} Hz takes up to "
@@ -132,6 +136,21 @@ def check_demonstrations(session: DemonstrationSession) -> None:
         )
     if is_real(session):
         check_real(session, DemonstrationSession())
+
+
+def _check_start(session: DemonstrationSession, robot: Robot, start: np.ndarray) -> None:
+    """Checks that an arm at joint positions `start` (J,) [rad] stands still until a person moves
+    it: one outside the workspace would be led in."""
+    flange_T_ee = flange_T_tool(session.arm, robot)
+    if start_within(session.steps, robot, flange_T_ee, start) is start:
+        return
+    place = (robot.chain.forward_kinematics(start) @ flange_T_ee)[:3, 3]
+    steps = session.steps
+    raise HandoffError(
+        f"start: the fingertips are at {np.round(place, 3).tolist()} m there, outside the workspace steps.low "
+        f"{list(steps.low)} to steps.high {list(steps.high)} m, so that the arm would move by itself. Move the start, "
+        "or widen the workspace."
+    )
 
 
 def host_options(session: DemonstrationSession) -> HostOptions:
@@ -145,6 +164,7 @@ def host_options(session: DemonstrationSession) -> HostOptions:
         lift=session.lift,
         ceiling=session.steps.high[2],
         fence=session.loop.fence,
+        workspace=session.steps,
     )
 
 

@@ -151,7 +151,7 @@ def _open(
     """Holds the arm, and opens console, cameras, stores and arm, until `stack` is closed."""
     from flows.session.viewer import scene_viewer
     from real.cameras.camera_process import camera_streams
-    from real.console.process import open_console
+    from real.console.process import check_address, open_console
     from real.deploy.episode_recorder import deploy_schema
     from real.franka.connection import check_answers
     from robots.episodes.corrections import open_corrections
@@ -163,6 +163,7 @@ def _open(
     stack.enter_context(held_for_session(session, say))
     if session.host:
         check_answers(session.host)
+    check_address(console)
     out.mkdir(parents=True, exist_ok=True)
     opened = stack.enter_context(open_console(console, out / "console"))
     say(f"console  {opened.url}")
@@ -261,7 +262,9 @@ class _Recorder:
             drawn=host.scene() is not None,
             still=True,
         )
-        self._reset = ResetPhase(host, self.supervisor, session.reset, session.loop.fence)
+        self._reset = ResetPhase(
+            host, self.supervisor, session.reset, session.loop.fence, session.host
+        )
 
     def next_episode(self, say: Callable[[str], None]) -> bool:
         """Waits for the person, records an episode and reports it; returns False when the session

@@ -230,7 +230,7 @@ def object_fields(contract: Contract, robot: Robot) -> list[str]:
 
 def host_options(session: DeployTaskSession, contract: Contract) -> HostOptions:
     """The options of the session's arm."""
-    from real.motion.step_spaces import has_gripper
+    from real.motion.step_spaces import has_gripper, moves_joints
 
     robot = find_robot(session.arm.robot)
     return HostOptions(
@@ -242,6 +242,9 @@ def host_options(session: DeployTaskSession, contract: Contract) -> HostOptions:
         lift=session.lift,
         ceiling=person_steps(contract).high[2],
         fence=session.loop.fence,
+        # A policy's steps may lead the arm into their workspace; beside a policy that only thinks,
+        # nothing moves but by the person.
+        workspace=person_steps(contract) if session.shadow and not moves_joints(contract) else None,
     )
 
 

@@ -19,6 +19,7 @@ from flows.deployment.session_tables.session_table import (
 )
 from flows.deployment.task_table import gripper_of_twin
 from flows.deployment.twin import processor_for_twin
+from robots.control.actions import CartesianDelta
 from robots.episodes.metadata.episode_metadata import Host
 from robots.franka import find_robot
 from robots.franka.kinematics import inverse_kinematics
@@ -58,6 +59,9 @@ class HostOptions:
     """Height above which it does not rise [m], base frame."""
     fence: FenceConfig
     """Places that the arm keeps out of on its way to the start."""
+    workspace: CartesianDelta | None = None
+    """Steps inside whose workspace a real arm begins where `start` is None, because it stands
+    still until a person moves it; None begins at the home of the policy's training."""
 
 
 class GripperHost(TableArm, Protocol):
@@ -236,9 +240,15 @@ class RealHost:
 
     def way_home(self, arm: DrivenArm) -> list[np.ndarray]:
         """See `GripperHost`: up, and to the joint positions of the start."""
-        start = self._options.start
-        q = arm.robot.q_home if start is None else np.array(start)
-        return _way(self._options, arm, q)
+        options = self._options
+        if options.start is not None:
+            return _way(options, arm, np.array(options.start))
+        q = arm.robot.q_home
+        if options.workspace is not None:
+            from real.motion.step_spaces import start_within
+
+            q = start_within(options.workspace, arm.robot, arm.flange_T_ee, q)
+        return _way(options, arm, q)
 
     def follow(self, state: ArmState) -> None:
         """See `GripperHost`: nobody draws a real arm."""

@@ -12,6 +12,8 @@ import numpy as np
 from flows.deployment.arms import drive
 from flows.deployment.config import ResetConfig
 from flows.session.arm_supervisor import WAIT_SECONDS, ArmSupervisor
+from real.franka.connection import check_answers
+from real.franka.slot import is_on_this_computer
 from robots.errors import SafetyError, error_text
 from robots.interfaces import Clock, ResetMotion
 
@@ -26,6 +28,8 @@ OBJECTS = "Put the objects back for the next episode."
 AT_START = "The arm is at its start."
 DRAWN_SECONDS = 0.1
 """Time between two scenes for the pages while the arm moves [s]."""
+TWIN_SECONDS = 2.0
+"""Time between two questions whether a simulated arm of another program is there [s]."""
 
 
 class ResetPlace(Protocol):
@@ -60,11 +64,20 @@ class ResetPhase:
         supervisor: the person at the console.
         config: what the pages say, and bounds of hand guiding.
         fence: places that the arm keeps out of.
+        host: address of the arm; empty for one that the session simulates itself. A simulated arm
+            of another program is asked now and then whether it is there; a real one is not.
     """
 
     def __init__(
-        self, place: ResetPlace, supervisor: ArmSupervisor, config: ResetConfig, fence: FenceConfig
+        self,
+        place: ResetPlace,
+        supervisor: ArmSupervisor,
+        config: ResetConfig,
+        fence: FenceConfig,
+        host: str = "",
     ) -> None:
+        self._watched = host if host and is_on_this_computer(host) else ""
+        self._asked = time.monotonic()
         self._place = place
         self._supervisor = supervisor
         self._config = config
@@ -82,7 +95,8 @@ class ResetPhase:
             question: what the person may answer until they start; then every arm waits for them.
 
         Raises:
-            HandoffError: a fault of the arm, or a lost connection.
+            HandoffError: a fault of the arm, a lost connection, or a simulated arm of another
+                program that is gone.
         """
         person, config = self._supervisor.supervision, self._config
         waits = self._place.manual_reset if config.by_person is None else config.by_person
@@ -99,11 +113,22 @@ class ResetPhase:
                         self._supervisor.open_reset(said, wait=True, question=question)
                 elif not person.paused:
                     return True
+                self._ask_the_twin()
                 time.sleep(WAIT_SECONDS)
                 person.poll()
             return False
         finally:
             self._supervisor.operator.close_reset()
+
+    def _ask_the_twin(self) -> None:
+        """Asks a simulated arm of another program, every `TWIN_SECONDS`, whether it is there.
+
+        Raises:
+            ConnectionLostError: it is gone.
+        """
+        if self._watched and time.monotonic() - self._asked > TWIN_SECONDS:
+            check_answers(self._watched)
+            self._asked = time.monotonic()
 
     def _move(self, motion: ResetMotion) -> str:
         """Moves the arm for as long as the person asks for it; returns what has ended it, as a

@@ -84,7 +84,7 @@ class SupervisedRun:
         )
         """Comparison of the pictures with those of the training."""
         self.supervisor = supervisor
-        self._reset = ResetPhase(table, supervisor, session.reset, session.loop.fence)
+        self._reset = ResetPhase(table, supervisor, session.reset, session.loop.fence, session.host)
 
     def next_episode(self, say: Callable[[str], None]) -> bool:
         """Waits for the person, runs an episode and reports its outcome; returns False when the

@@ -357,15 +357,15 @@ function showEpisode() {
   write("time", number + (limit ? `${seconds.toFixed(1)} of ${limit.toFixed(0)} s` : `${seconds.toFixed(1)} s`));
   $("time-left").hidden = !limit;
   if (limit) $("time-left").value = Math.min(1, seconds / limit);
-  write("facts", [...Object.entries(state.facts ?? {}).map(([name, value]) => `${name}: ${value}`), ...armFacts(state.state ?? {}, about)].join(" · "));
+  write("facts", [...Object.entries(state.facts ?? {}).map(([name, value]) => `${name}: ${value}`), ...armFacts(state.state ?? {}, about, state.mode)].join(" · "));
 }
 
 function write(id, text) {
   if ($(id).textContent !== text) $(id).textContent = text;
 }
 
-// Joint limits, external torques and the lead of the target, of the newest step.
-function armFacts(state, about) {
+// Joint limits, external torques and the lead of the target, of the newest step. While no step is made they are out of date.
+function armFacts(state, about, mode) {
   const facts = [], { q, tau_ext: torques, target_offset: lead, wrench_ext: wrench, tank_energy: energy } = state, limits = about.joint_limits;
   if (q && limits) {
     const margins = q.map((angle, n) => Math.min(angle - limits[0][n], limits[1][n] - angle) * 180 / Math.PI);
@@ -376,6 +376,7 @@ function armFacts(state, about) {
   if (wrench) facts.push(`external force ${Math.hypot(...wrench.slice(0, 3)).toFixed(1)} N`);
   if (energy) facts.push(`${energy[0].toFixed(1)} J in the energy tank`);
   if (lead) facts.push(`arm ${(1000 * Math.hypot(...lead.slice(0, 3))).toFixed(0)} mm behind its target`);
+  if (facts.length && !["policy", "person"].includes(mode)) facts[0] = `at the last step: ${facts[0]}`;
   return facts;
 }
 

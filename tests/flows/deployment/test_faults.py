@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
+from flows.session.latency import FILE
 from robots.episodes.metadata.episode_metadata import utc_now
 from robots.episodes.running_episode import recover_interrupted
 from robots.episodes.store import EpisodeStore
@@ -398,3 +400,4 @@ def test_a_terminal_that_is_closed_leaves_the_robot_to_be_stopped(tmp_path: Path
     store = EpisodeStore.open(tmp_path / "store.zarr")
     assert store.metadata(0)["fault"] == "ended by SIGHUP"
     assert len(store.read(0, "robot", ["q"])["q"]) > 900
+    assert json.loads((tmp_path / FILE).read_text())["episodes"] == 1

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flows.deployment.release import check_limits, released_bundle
+from flows.deployment.session import session_options
 from flows.reports.explain import explain
 from flows.runner.artifact import file_digest, json_digest, seal
 from robots.errors import HandoffError
@@ -182,3 +183,20 @@ def test_a_real_arm_refuses_a_gate_with_looser_limits(
 
 def test_a_real_arm_takes_a_gate_with_the_default_limits() -> None:
     check_limits("release lab", {"conditions": [], "looser": []})
+
+
+def test_what_is_no_release_is_named_before_the_options_of_its_session(gate: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(HandoffError, match="is the artifact of stage 'export', expected that of a"):
+        session_options(
+            gate.parent / "bundle",
+            ["constants.goal=[0.5,0,0.3]"],
+            arm=None,
+            trackers=(),
+            cameras=(),
+            instruction=None,
+            mode="live",
+            recording=None,
+            warn=said.append,
+        )
+    assert said == []

@@ -10,7 +10,7 @@ import pytest
 
 from real.cameras.camera import Camera, _captured, _opened
 from real.cameras.camera_process import camera_streams, frame
-from real.cameras.config import CameraConfig
+from real.cameras.config import CameraConfig, CameraOptionError
 from real.console.process import open_console
 from real.console.server import ConsoleConfig
 from robots.errors import HandoffError
@@ -52,6 +52,13 @@ def test_a_film_that_is_over_says_so(film):
 def test_no_camera_there_is_one_clear_error(tmp_path):
     with pytest.raises(HandoffError, match=r"cannot be opened \(No such file or directory\)"):
         Camera(CameraConfig(source=str(tmp_path / "video9")))
+
+
+def test_a_film_that_is_not_there_is_not_looked_for_again(tmp_path):
+    with pytest.raises(
+        CameraOptionError, match=r"film\.mp4: cannot be opened .* Is the path right\?$"
+    ):
+        Camera(CameraConfig(source=str(tmp_path / "film.mp4")))
 
 
 def test_a_damaged_picture_is_left_out(film, tmp_path):

@@ -305,7 +305,13 @@ def test_task_time_and_state_of_the_arm_are_on_the_page(browser, opened):
     tab.until("document.getElementById('time').textContent === 'Episode 7 · 3.4 of 60 s'")
     assert tab.page.inner_text("#brief") == about["brief"]
     assert tab.page.inner_text("#facts") == (
-        "demonstrations: 8 of 20 · joint 4 is 6° from its limit · arm 8 mm behind its target"
+        "demonstrations: 8 of 20 · at the last step: joint 4 is 6° from its limit · arm 8 mm behind its target"
+    ), "the arm holds still, and makes no steps"
+    tab.page.keyboard.press("Enter")
+    tab.until("handoff.state.mode === 'policy'")
+    tab.until(
+        "document.getElementById('facts').textContent === "
+        "'demonstrations: 8 of 20 · joint 4 is 6° from its limit · arm 8 mm behind its target'"
     )
     assert tab.page.evaluate("document.getElementById('time-left').value") == 3.4 / 60
     # This task has no gripper.

@@ -5,8 +5,12 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,7 +23,7 @@ from real.console.control.bindings import DEFAULTS, stored_bindings
 from real.console.control.commands import ControlCommand, Mode
 from real.console.messages import read_command
 from real.console.process import ROBOT_VARIABLE, OpenConsole, console_address, open_console
-from real.console.server import ConsoleConfig, ConsoleServer
+from real.console.server import ENDED, KILLED, ConsoleConfig, ConsoleServer
 from robots.errors import HandoffError
 from robots.interfaces import Label
 from robots.wire.policy import pack, unpack
@@ -439,3 +443,36 @@ def test_a_server_that_is_started_again_knows_the_episodes_that_ended(opened, ro
         assert len(state["episodes"]) == before
         assert state["episodes"][-1] == report
         assert state["counters"]["episodes"] >= 1
+
+
+SESSION = """
+import sys, time
+from pathlib import Path
+from real.console.process import open_console
+from real.console.server import ConsoleConfig
+
+if __name__ == "__main__":
+    with open_console(ConsoleConfig(port=0), Path(sys.argv[1])) as opened:
+        print(opened.url, flush=True)
+        time.sleep(60.0)
+"""
+
+
+def test_a_session_that_is_killed_is_not_said_to_be_over(tmp_path):
+    script = tmp_path / "session.py"
+    script.write_text(SESSION)
+    root = Path(__file__).parents[3]
+    with subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    ) as session:
+        assert session.stdout is not None
+        address: Any = SimpleNamespace(url=session.stdout.readline().strip())
+        page = Page(address)
+        page.state()
+        session.kill()
+        assert page.close_code() == ENDED
+    assert page.socket.close_reason == KILLED

@@ -200,6 +200,11 @@ REFUSED: dict[str, tuple[Callable[[], dict[str, FieldTrackerConfig]], dict[str, 
         "expected low <= high",
     ),
     "constant": (dict, {"goal": (0.1,)}, r"constants\.goal: 1 values, the field has 3 entries"),
+    "far": (
+        dict,
+        {"opening": (50.0,)},
+        r"constants\.opening: opening.* is 50 m, in the training data it was 0 to 0\.2, limits -0\.1",
+    ),
 }
 
 

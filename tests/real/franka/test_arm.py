@@ -9,6 +9,7 @@ from real.franka.arm import FrankaArm
 from real.franka.config import FrankaConfig
 from real.franka.connection import arm_state, error_names
 from real.franka.impedance import ImpedanceConfig, cartesian_gains
+from real.franka.kept_faults import kept_fault
 from real.franka.state_recorder import StateRecorder
 from robots.errors import HandoffError, SafetyError, error_text
 from robots.franka import find_robot
@@ -120,6 +121,36 @@ def hold(robot):
 def test_nobody_at_the_address_is_one_clear_error():
     with pytest.raises(HandoffError, match=r"no robot answers at 127\.0\.77\.77:1337"):
         FrankaArm(FrankaConfig(host="127.0.77.77", realtime="ignore")).__enter__()
+
+
+class LostRobot(FakeRobot):
+    """A robot whose connection breaks while it moves: only the question whether it moves fails."""
+
+    broken = False
+
+    @property
+    def is_in_control(self):
+        if self.broken:
+            raise RuntimeError("Net Exception")
+        return self.controlled
+
+    @is_in_control.setter
+    def is_in_control(self, value):
+        self.controlled = value
+
+
+def test_a_connection_that_is_lost_before_the_stop_of_a_motion_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    clock = FakeClock()
+    robot = LostRobot(clock)
+    monkeypatch.setattr("real.franka.arm.connect", lambda host, realtime: robot)
+    arm = FrankaArm(FrankaConfig(host="127.0.77.1", realtime="ignore", latch="kept"), clock)
+    arm.__enter__()
+    arm.start()
+    robot.broken = True
+    with pytest.raises(HandoffError, match=r"127\.0\.77\.1: connection lost \(Net Exception\)"):
+        arm.stop()
+    assert "a lost connection (Net Exception)" in str(kept_fault("127.0.77.1"))
 
 
 def test_errors_are_named_from_the_flags_of_the_real_class():

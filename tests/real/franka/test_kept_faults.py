@@ -86,7 +86,7 @@ def test_clearing_an_arm_without_a_fault_names_the_arms_that_have_one() -> None:
     keep_fault("192.0.2.70", "fr3", "joint_reflex in mode Reflex")
     keep_fault("192.0.2.71", "fr3", "joint_reflex in mode Reflex")
     clear_fault("192.0.2.71", "ada", "cable")
-    with pytest.raises(HandoffError, match=r"no fault is kept; did you mean '192\.0\.2\.70'"):
+    with pytest.raises(HandoffError, match=r"no fault is kept; did you mean '192\.0\.2\.70'\?$"):
         clear_fault(HOST, "ada", "cable")
 
 

@@ -11,9 +11,10 @@ import pytest
 from real.arm import ArmState
 from real.deploy.episode_recorder import LoopRecord
 from real.deploy.loop import LoopConfig, run_episode
-from real.motion.action_space import LEVER, CartesianSteps, StepReference
-from real.motion.governor import GovernorConfig
+from real.motion.action_space import LEVER, SETTLING, CartesianSteps, StepReference
+from real.motion.governor import GovernorConfig, ReferenceGovernor
 from real.motion.planar_space import Plane, PlaneConfig
+from real.motion.step_spaces import start_within
 from robots.contract import Contract
 from robots.control.actions import CartesianDelta, Motion
 from robots.errors import HandoffError, SafetyError
@@ -127,7 +128,31 @@ def test_the_governors_box_holds_the_steps_and_the_start() -> None:
     assert limits.max_speed == 0.8
     np.testing.assert_allclose(limits.low, [*STEPS.low, -STEPS.rotation_limit * LEVER])
     np.testing.assert_allclose(limits.high[:2], STEPS.high[:2])
-    assert limits.high[2] == pytest.approx(begun[2, 3])
+    assert limits.high[2] == pytest.approx(begun[2, 3] + SETTLING)
+
+
+def test_an_arm_that_settles_above_its_first_pose_begins_an_episode() -> None:
+    space = CartesianSteps(stepping(), pose(), FR3)
+    limits = space.governed(GovernorConfig(max_speed=0.8))
+    settled = space.position(pose()) + np.array([0.0, 0.0, 1e-4, 0.0])
+    assert settled[2] > STEPS.high[2], "the arm begins above the steps' box"
+    ReferenceGovernor(limits, 0.005, settled, FR3, feeds_velocity=False)
+    with pytest.raises(SafetyError, match="outside the keep-in box"):
+        ReferenceGovernor(
+            limits, 0.005, settled + np.array([0.0, 0.0, 0.01, 0.0]), FR3, feeds_velocity=False
+        )
+
+
+def test_a_start_outside_the_workspace_is_moved_to_the_nearest_place_inside() -> None:
+    assert pose()[2, 3] > STEPS.high[2]
+    inside = start_within(STEPS, FR3, FLANGE_T_EE, FR3.q_home)
+    expected = pose()
+    expected[2, 3] = STEPS.high[2]
+    np.testing.assert_allclose(pose(inside), expected, atol=1e-5)
+    high = replace(STEPS, high=(*STEPS.high[:2], 0.6))
+    assert start_within(high, FR3, FLANGE_T_EE, FR3.q_home) is FR3.q_home
+    flat = replace(STEPS, axes=("x", "y"))
+    assert start_within(flat, FR3, FLANGE_T_EE, FR3.q_home) is FR3.q_home, "no step moves it up"
 
 
 def test_a_step_is_made_in_one_period_at_constant_velocity() -> None:

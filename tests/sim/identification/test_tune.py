@@ -381,6 +381,22 @@ def test_a_recorded_stream_is_read_at_a_tenth_of_its_rate(tmp_path: Path) -> Non
         read_recordings(tmp_path / "s.zarr", every=0)
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_target_that_repeats_the_measurement_is_refused(tmp_path: Path, lag: int) -> None:
+    fields = {name: FieldSpec(shape=(7,), dtype="float64") for name in ("q", "q_d")}
+    schema = EpisodeSchema(name="t", streams={"robot": StreamSpec(rate_hz=1000.0, fields=fields)})
+    ramp = np.linspace(0.0, 1.0, 200)[:, None] * np.ones(7)
+    echo = np.concatenate([ramp[:1].repeat(lag, axis=0), ramp[: 200 - lag]])
+    with EpisodeStore.create(tmp_path / "s.zarr", schema) as store:
+        store.append({"robot": {"q": ramp, "q_d": ramp + 0.1}}, {})
+        store.append({"robot": {"q": ramp, "q_d": echo}}, {})
+    read_recordings(tmp_path / "s.zarr", episodes=[0])
+    with pytest.raises(HandoffError, match=r"in episode 1 of .* the target 'q_d' repeats"):
+        read_recordings(tmp_path / "s.zarr")
+    with pytest.raises(HandoffError, match="no stream 'arm' with motions of a robot"):
+        read_recordings(tmp_path / "s.zarr", stream="arm")
+
+
 def test_bad_recordings_are_refused_with_their_reason() -> None:
     good = Recording(sines(0), sines(0), RATE)
     broken = good.q.copy()

@@ -6,6 +6,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,11 +19,17 @@ from flows.deployment.demonstrations.config import (
     DemonstrationSession,
     check_demonstrations,
     demonstration_contract,
+    host_options,
 )
+from flows.deployment.session_tables.hosts import RealHost
+from real.franka.config import flange_T_tool
 from robots.control.actions import CartesianDelta
 from robots.episodes.metadata.episode_metadata import EpisodeOrigin, action_steps_of
 from robots.errors import HandoffError
 from robots.franka import find_robot
+
+FR3 = find_robot("fr3")
+TOOL = flange_T_tool(DemonstrationSession().arm, FR3)
 
 
 def test_the_defaults_are_for_every_robot() -> None:
@@ -41,6 +50,10 @@ def test_the_defaults_are_for_every_robot() -> None:
         ("steps.axes=[x,x]", "distinct axes"),
         ("steps.low=[0.7,0,0]", "expected low < high"),
         ("start=[0.0,0.0]", "start has 2 entries, expected 7"),
+        (
+            "start=[0,-0.785,0,-2.356,0,1.571,0.785]",
+            "start: the fingertips are at [0.307, 0.0, 0.487] m there, outside the workspace",
+        ),
         ("loop.max_steps=100000", "takes up to 5060 s, limit 3600 s"),
     ],
 )
@@ -48,6 +61,22 @@ def test_what_a_real_arm_does_not_take_is_named(override: str, message: str) -> 
     session = build_session(DemonstrationSession, "record", ["host='172.16.0.2'", override])
     with pytest.raises(HandoffError, match=re.escape(message)):
         check_demonstrations(session)
+
+
+def test_a_person_finds_a_real_arm_inside_the_workspace_of_the_steps() -> None:
+    session = replace(DemonstrationSession(), host="172.16.0.2")
+    arm: Any = SimpleNamespace(
+        robot=FR3,
+        flange_T_ee=TOOL,
+        state=lambda: SimpleNamespace(
+            base_T_ee=FR3.chain.forward_kinematics(FR3.q_home) @ TOOL, q=FR3.q_home
+        ),
+    )
+    *_, start = RealHost(host_options(session), Mock()).way_home(arm)
+    height = (FR3.chain.forward_kinematics(start) @ TOOL)[2, 3]
+    assert height == pytest.approx(session.steps.high[2], abs=1e-5)
+    there = replace(session, start=tuple(start.tolist()))
+    check_demonstrations(there)
 
 
 def test_without_a_gripper_an_action_has_the_axes_alone() -> None:

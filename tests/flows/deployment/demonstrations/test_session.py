@@ -4,6 +4,7 @@ the FCI, with a camera beside it."""
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ from real.cameras.calibration.calibration_file import add_to_file
 from real.cameras.config import CameraConfig
 from real.clock import PacedClock
 from real.console.server import ConsoleConfig
+from real.franka.config import flange_T_tool
+from real.motion.step_spaces import start_within
 from real.motion.watchdog import WatchdogConfig
 from robots.control.actions import CartesianDelta
 from robots.episodes.demonstrations import open_any_source
@@ -46,6 +49,9 @@ from tests.real.console.pages import logged
 
 FR3 = find_robot("fr3")
 STEPS = CartesianDelta(axes=("x", "y", "z"), translation=0.01)
+TOOL = flange_T_tool(DemonstrationSession().arm, FR3)
+START = tuple(start_within(STEPS, FR3, TOOL, FR3.q_home + 0.1).tolist())
+"""A start inside the workspace of the steps, away from the robot's home."""
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +256,7 @@ def test_a_camera_that_falls_silent_ends_the_episode(film: Path, tmp_path: Path)
 def test_an_arm_at_an_address_goes_the_same_way(film: Path, tmp_path: Path) -> None:
     """The path of a real arm: its own clock, the rise and the move to the start; all but the
     real-time kernel."""
-    host, start = "127.0.81.3", tuple(np.array(FR3.q_home) + 0.1)
+    host, start = "127.0.81.3", START
     usual = options(film, "127.0.81.4")
     session = replace(
         usual,
@@ -285,7 +291,7 @@ def test_between_two_episodes_the_arm_yields_to_a_hand_and_drives_home(
     film: Path, tmp_path: Path
 ) -> None:
     host, sentence = "127.0.81.11", "Put the cube back on its mark."
-    start = tuple(np.array(FR3.q_home) + 0.1)
+    start = START
     usual = options(film, "127.0.81.12")
     session = replace(
         usual,
@@ -391,4 +397,13 @@ def test_a_task_that_does_not_exist_leaves_nothing(tmp_path: Path) -> None:
         record_at_arm(
             DemonstrationSession(), "fold_towel", tmp_path / "r", ConsoleConfig(), episodes=1
         )
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_port_that_is_taken_leaves_nothing(tmp_path: Path) -> None:
+    options = DemonstrationSession(twin=TwinConfig(host="127.0.81.9"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        console = ConsoleConfig(port=taken.getsockname()[1])
+        with pytest.raises(HandoffError, match=r"cannot listen at .* has port"):
+            record_at_arm(options, "pick_cube", tmp_path / "r", console, episodes=1)
     assert not (tmp_path / "r").exists()

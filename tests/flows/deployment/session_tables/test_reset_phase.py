@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -17,7 +19,7 @@ from flows.deployment.session_tables import reset_phase
 from flows.deployment.session_tables.hosts import HostOptions, SimulatedHost
 from flows.deployment.session_tables.reset_phase import AT_START, OBJECTS, ResetPhase
 from flows.session.simulated_arm import twin_arm
-from real.arm import ArmFaultError
+from real.arm import ArmFaultError, ConnectionLostError
 from real.console.control.reset_offer import ResetQuestion
 from real.driver.driven_arm import DrivenArm
 from real.driver.driver import Driver
@@ -414,3 +416,49 @@ def test_damping_of_another_robot_is_refused(host: Host) -> None:
     person = Person(LIMP)
     with pytest.raises(HandoffError, match=r"reset\.guiding\.damping has 2 entries, expected 7"):
         phase(host, person, guiding=HandGuidingConfig(damping=(1.0, 1.0))).await_start()
+
+
+class Patient(Person):
+    """A person who starts nothing, and ends the session after a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looks = 0
+
+    def poll(self) -> None:
+        self._looks += 1
+        self.stopped = self._looks > 1.0 / reset_phase.WAIT_SECONDS
+
+
+def waited(host: str) -> bool:
+    """What comes of waiting for a patient person at an arm of another program."""
+    place: Any = SimpleNamespace(manual_reset=True)
+    person: Any = Patient()
+    return ResetPhase(place, person, ResetConfig(), NO_FENCE, host).await_start()
+
+
+def test_a_twin_that_is_gone_while_the_session_waits_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reset_phase, "TWIN_SECONDS", 0.05)
+    host = address(97)
+    with socket.create_server((host, 1337)) as there:
+        assert not waited(host), "the person has ended the session"
+        leaving = threading.Timer(0.2, there.close)
+        leaving.start()
+        with pytest.raises(ConnectionLostError, match=f"no robot answers at {re.escape(host)}"):
+            waited(host)
+        leaving.join()
+
+
+def test_a_real_arm_is_asked_nothing_while_the_session_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(reset_phase, "TWIN_SECONDS", 0.05)
+    monkeypatch.setattr(reset_phase, "check_answers", asked.append)
+    assert not waited("192.0.2.7")
+    assert not waited("")
+    assert asked == []
+    assert not waited(address(97))
+    assert len(asked) > 2
