@@ -166,6 +166,7 @@ class EngineVecEnv:
         Raises:
             HandoffError: the engine cannot save, or has a field of one of these names.
         """
+        last = {LAST + name: array.copy() for name, array in _named_arrays(self._last()).items()}
         own = self.engine.save()
         taken = [name for name in own if name in EPISODE_STATE or name.startswith(LAST)]
         if taken:
@@ -173,7 +174,6 @@ class EngineVecEnv:
                 f"{self.engine.name}: the engine saves {taken}, names of the episodes' own state, so that they could "
                 "not be restored. Name them otherwise."
             )
-        last = {LAST + name: array.copy() for name, array in _named_arrays(self._last()).items()}
         return {
             **own,
             **{name: getattr(self, f"_{name}").copy() for name in EPISODE_STATE},

@@ -104,8 +104,8 @@ BAD: dict[str, str] = {
     "deploy list": "holds a list",
     "deploy loop": "leads to no artifact",
     "deploy nope --tracker cube=ws://x": "nope does not exist",
-    "deploy . loop.max_steps=-3": "'loop.max_steps' is -3",
-    "deploy . loop.watchdog.fault_seconds=nan": "'loop.watchdog.fault_seconds' is nan",
+    "record reach --arm 127.0.0.99 loop.max_steps=-3": "'loop.max_steps' is -3",
+    "record reach --arm 127.0.0.99 loop.watchdog.fault_seconds=nan": "'loop.watchdog.fault_seconds' is nan",
     "deploy . --episodes 0": "Must be >= 1",
     # Servers.
     "serve /nope": "neither an .onnx file nor a directory",
